@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* All that the bindings may call: one struct of kernel pointers for each instruction set.
+ *
+ * Law of every kernel: pointers, counts and strides in, results out. Nothing is allocated, no
+ * global is written, nothing can fail; Python has checked every argument. A kernel that may run
+ * long polls `cancel` and returns whether it finished. Arrays are native-endian, aligned to their
+ * type and C-contiguous unless a stride is given, in elements. The same bits come out of every
+ * instruction set, and none depends on how the work is cut up. */
+#ifndef INITCORE_H
+#define INITCORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* How the words of a stream become values: fma(unit, scale, shift), with `unit` uniform on (-1, 1)
+ * or standard normal; scale and shift are rounded once to the dtype. */
+enum { IC_CONSTANT = 0, IC_UNIFORM = 1, IC_NORMAL = 2 };
+typedef struct {
+  int kind;
+  double scale, shift; /* a constant's value is `shift` */
+  double low, high;    /* uniform: the least and largest value, both reachable, in the dtype */
+} ic_distribution;
+
+enum {
+  IC_LINEAR, IC_RELU, IC_LEAKY_RELU, IC_TANH, IC_SIGMOID, IC_ELU, IC_SELU, IC_GELU, IC_GELU_TANH,
+  IC_SILU, IC_MISH, IC_SOFTPLUS, IC_SOFTSIGN, IC_ERF, IC_SIN, IC_HARDTANH, IC_HARDSWISH, IC_RELU2,
+  IC_ACTIVATIONS
+};
+
+/* A running record of moments over units merged in index order. */
+typedef struct {
+  double count, mean;
+  double m2;        /* sum of squared deviations from the mean */
+  double abs_max;   /* largest |x|, NaN left out */
+  double zeros, saturated, nonfinite; /* counts; saturated is NaN where phi' has no finite bound */
+} ic_moments;
+
+/* Where a matrix (rows, columns) comes from: stored, or drawn row by row and never stored. */
+typedef struct {
+  const void *data;     /* stored: rows `row_stride` elements apart; NULL: drawn */
+  ptrdiff_t row_stride;
+  ic_distribution distribution;
+  uint64_t stream;      /* of trial 0; trial t draws from stream + t */
+} ic_source;
+
+/* x <- phi(x W' + b), x (batch, n_in), W (n_out, n_in), b (n_out). */
+typedef struct {
+  size_t n_in, n_out;
+  ic_source weight, bias;
+  int has_bias;
+  int activation;
+  double parameter;  /* slope of leaky_relu, alpha of elu */
+  double saturation; /* |phi'| below this counts as saturated; NaN: not counted */
+} ic_layer;
+
+typedef struct {
+  uint64_t seed;
+  size_t batch, n_layers;
+  ic_source input; /* (batch, layers[0].n_in) */
+  const ic_layer *layers;
+} ic_chain;
+
+/* What a block of softmax rows needs beside its logits. */
+typedef struct {
+  size_t rows, n;
+  double scale, softcap;   /* softcap 0: none; else logits become softcap tanh(scale z / softcap) */
+  const uint8_t *keep;     /* boolean mask (m, n), non-zero takes part; NULL: none */
+  const void *bias;        /* additive mask (m, n) of the logits' dtype; NULL: none */
+  const int64_t *mask_row; /* the mask row of each row; NULL only where there is no mask */
+  size_t queries;          /* 0: not causal; else row r is query (first_row + r) % queries and */
+  size_t first_row;        /* sees keys up to query + n - queries */
+} ic_softmax_rows;
+enum { IC_LSE, IC_MAX_PROB, IC_ENTROPY, IC_SUM_SQ, IC_JACOBIAN_NORM, IC_ROW_STATISTICS };
+
+/* Exact sums of doubles and of their squares: integers in 32-bit digits held in 64-bit words. */
+enum {
+  IC_EXACT_SUM_WORDS = 68,     /* unit 2^-1074 */
+  IC_EXACT_SQUARE_WORDS = 136, /* unit 2^-2148 */
+  IC_EXACT_WORDS = 3 + IC_EXACT_SUM_WORDS + IC_EXACT_SQUARE_WORDS
+};
+/* int64 layout: [0] count of finite values, [1] count of non-finite ones, [2] additions since the
+ * digits were last carried, then the digits of the sum and of the sum of squares, least first. */
+
+typedef struct ic_kernels ic_kernels;
+struct ic_kernels {
+  const char *isa;
+
+  /* sampling */
+  void (*philox)(uint32_t *out, size_t blocks, const uint32_t counter[4], uint64_t key);
+  void (*draw_f32)(float *out, uint64_t first, size_t n, uint64_t seed, uint64_t stream,
+                   const ic_distribution *);
+  void (*draw_f64)(double *out, uint64_t first, size_t n, uint64_t seed, uint64_t stream,
+                   const ic_distribution *);
+
+  /* dense */
+  void (*activate_f32)(const float *x, float *out, size_t n, int activation, double parameter,
+                       int derivative);
+  void (*activate_f64)(const double *x, double *out, size_t n, int activation, double parameter,
+                       int derivative);
+  void (*moments_f32)(const float *x, size_t units, size_t batch, ic_moments *);
+  void (*moments_f64)(const double *x, size_t units, size_t batch, ic_moments *);
+  /* One trial. moments: (n_layers, 2), pre-activation then activation, or NULL; y: the last
+   * activation (batch, n_out) or NULL; workspace: chain_workspace bytes at any address. */
+  int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *moments,
+                   float *y, void *workspace, const volatile int32_t *cancel);
+  int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *moments,
+                   double *y, void *workspace, const volatile int32_t *cancel);
+  size_t (*chain_workspace_f32)(const ic_chain *);
+  size_t (*chain_workspace_f64)(const ic_chain *);
+  /* p (rows, n) or NULL, may be z itself; statistics (rows, IC_ROW_STATISTICS) or NULL */
+  void (*softmax_f32)(const float *z, float *p, double *statistics, const ic_softmax_rows *);
+  void (*softmax_f64)(const double *z, double *p, double *statistics, const ic_softmax_rows *);
+  void (*softmax_backward_f32)(const float *p, const float *dp, float *dz, size_t rows, size_t n,
+                               double scale);
+  void (*softmax_backward_f64)(const double *p, const double *dp, double *dz, size_t rows,
+                               size_t n, double scale);
+  /* x (t, m) added to m accumulators of IC_EXACT_WORDS; exact_carry makes digits canonical */
+  void (*exact_add)(int64_t *accumulators, const double *x, size_t t, size_t m);
+  void (*exact_carry)(int64_t *accumulators, size_t m);
+};
+
+/* The kernels this CPU can run, best first; ends with NULL. The portable ones are always there. */
+const ic_kernels *const *ic_available(void);
+
+#endif

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "../simd/avx2.h"
+#define IC_DENSE
+#include "../kernels.h"

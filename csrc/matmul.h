@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* y = W x + b for a slab of W's rows and a whole batch. The lanes of a vector are 16 rows of the
+ * batch; a weight is broadcast from its plain row-major row. Activations live in panels: feature
+ * k of batch row b is x[b/16 * panel + k * 16 + b%16], so that a product's output tile already is
+ * a piece of the next product's panel, and nothing is ever packed or transposed.
+ *
+ * An output is one chain of fused multiply-adds over ascending k, from +0; the bias is added last.
+ * k is never blocked (as fast at every n to 4096), so no tile shape can change a bit. */
+#ifndef IC_MATMUL_H
+#define IC_MATMUL_H
+
+#if defined(__clang__)
+#define IC_UNROLL_ALL _Pragma("clang loop unroll(full)")
+#define IC_UNROLL_4 _Pragma("clang loop unroll_count(4)")
+#else
+#define IC_UNROLL_ALL _Pragma("GCC unroll 16")
+#define IC_UNROLL_4 _Pragma("GCC unroll 4")
+#endif
+/* the tile's rows, each its own code: a constant trip count, of which the compiler drops the rest */
+#define IC_EACH_ROW(r) IC_UNROLL_ALL for (int r = 0; r < IC_TILE_ROWS; r++) if (r < rows)
+#endif
+
+#define IC_TILE_ROWS IC_GLUE(IC_TILE_ROWS_, IC_REAL)
+_Static_assert(IC_TILE_ROWS <= 16, "multiply's switch has tiles of up to 16 rows");
+
+/* One tile: `rows` (a constant) rows of W and one panel. The accumulators must stay in registers:
+ * look at the assembly after any change. `next` are the rows that come after these. */
+IC_INLINE void R(tile)(const int rows, const real *w, ptrdiff_t stride, const real *next, size_t n,
+                       const real *bias, const real *x, real *y) {
+  vreal sum[IC_TILE_ROWS];
+  IC_EACH_ROW(r) sum[r] = V(zero)();
+  size_t k = 0;
+#define IC_STEP(k) \
+  do { \
+    const vreal v = V(load)(x + 16 * (k)); \
+    IC_EACH_ROW(r) sum[r] = V(fma)(V(set)(w[r * stride + (ptrdiff_t)(k)]), v, sum[r]); \
+  } while (0)
+  for (; k + 16 <= n; k += 16) {
+    IC_EACH_ROW(r) { /* into the second level: long rows would push these ones out of the first */
+      __builtin_prefetch(next + r * stride + (ptrdiff_t)k, 0, 2);
+      if (sizeof(real) == 8) __builtin_prefetch(next + r * stride + (ptrdiff_t)k + 8, 0, 2);
+    }
+    IC_UNROLL_4 for (size_t i = 0; i < 16; i++) IC_STEP(k + i);
+  }
+  for (; k < n; k++) IC_STEP(k);
+#undef IC_STEP
+  if (bias) IC_EACH_ROW(r) sum[r] = V(add)(sum[r], V(set)(bias[r]));
+  IC_EACH_ROW(r) V(store)(y + 16 * r, sum[r]);
+}
+
+/* Domain: any values; W (rows, n) with rows `stride` elements apart, bias (rows) or NULL, x and y
+ * in panels `x_panel` and `y_panel` elements apart, y at the slab's first feature. Padding lanes
+ * of the last panel are computed like the others and mean nothing. Max error: one rounding a fma.
+ * Determinism: an output's bits depend on its own row, its own batch row and its bias. */
+static void R(multiply)(const real *w, ptrdiff_t stride, size_t rows, size_t n, const real *bias,
+                        const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
+                        size_t panels) {
+  /* as few tiles as will do, as equal as can be: no thin tile is left over to wait for its fmas */
+  const size_t tiles = (rows + IC_TILE_ROWS - 1) / IC_TILE_ROWS;
+  const size_t least = tiles ? rows / tiles : 0, larger = tiles ? rows % tiles : 0;
+  for (size_t p = 0; p < panels; p++, x += x_panel, y += y_panel) {
+    const real *row = w, *b = bias;
+    real *out = y;
+    for (size_t t = 0; t < tiles; t++) {
+      const size_t count = least + (t < larger);
+      const real *after = row + (ptrdiff_t)count * stride, *next = t + 1 < tiles ? after : w;
+#define IC_TILE(r) \
+  case r: \
+    if (r <= IC_TILE_ROWS) \
+      R(tile)(r <= IC_TILE_ROWS ? r : IC_TILE_ROWS, row, stride, next, n, b, x, out); \
+    break;
+      switch (count) {
+        IC_TILE(1) IC_TILE(2) IC_TILE(3) IC_TILE(4) IC_TILE(5) IC_TILE(6) IC_TILE(7) IC_TILE(8)
+        IC_TILE(9) IC_TILE(10) IC_TILE(11) IC_TILE(12) IC_TILE(13) IC_TILE(14) IC_TILE(15)
+        IC_TILE(16)
+      }
+#undef IC_TILE
+      row = after;
+      out += 16 * count;
+      if (b) b += count;
+    }
+  }
+}

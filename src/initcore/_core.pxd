@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Declarations of csrc/initcore.h; every word of it is explained there."""
+
+from libc.stddef cimport ptrdiff_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "initcore.h" nogil:
+    ctypedef struct ic_distribution:
+        int kind
+        double scale, shift, low, high
+
+    ctypedef struct ic_moments:
+        double count, mean, m2, abs_max, zeros, saturated, nonfinite
+
+    ctypedef struct ic_source:
+        const void *data
+        ptrdiff_t row_stride
+        ic_distribution distribution
+        uint64_t stream
+
+    ctypedef struct ic_layer:
+        size_t n_in, n_out
+        ic_source weight, bias
+        int has_bias, activation
+        double parameter, saturation
+
+    ctypedef struct ic_chain:
+        uint64_t seed
+        size_t batch, n_layers
+        ic_source input
+        const ic_layer *layers
+
+    ctypedef struct ic_softmax_rows:
+        size_t rows, n
+        double scale, softcap
+        const uint8_t *keep
+        const void *bias
+        const int64_t *mask_row
+        size_t queries, first_row
+
+    enum: IC_ROW_STATISTICS
+    enum: IC_EXACT_SUM_WORDS
+    enum: IC_EXACT_SQUARE_WORDS
+    enum: IC_EXACT_WORDS
+
+    ctypedef struct ic_kernels:
+        const char *isa
+        void (*philox)(uint32_t *, size_t, const uint32_t *, uint64_t) noexcept nogil
+        void (*draw_f32)(float *, uint64_t, size_t, uint64_t, uint64_t,
+                         const ic_distribution *) noexcept nogil
+        void (*draw_f64)(double *, uint64_t, size_t, uint64_t, uint64_t,
+                         const ic_distribution *) noexcept nogil
+        void (*activate_f32)(const float *, float *, size_t, int, double, int) noexcept nogil
+        void (*activate_f64)(const double *, double *, size_t, int, double, int) noexcept nogil
+        void (*moments_f32)(const float *, size_t, size_t, ic_moments *) noexcept nogil
+        void (*moments_f64)(const double *, size_t, size_t, ic_moments *) noexcept nogil
+        int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *, float *,
+                         void *, const int32_t *) noexcept nogil
+        int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *, double *,
+                         void *, const int32_t *) noexcept nogil
+        size_t (*chain_workspace_f32)(const ic_chain *) noexcept nogil
+        size_t (*chain_workspace_f64)(const ic_chain *) noexcept nogil
+        void (*softmax_f32)(const float *, float *, double *,
+                         const ic_softmax_rows *) noexcept nogil
+        void (*softmax_f64)(const double *, double *, double *,
+                         const ic_softmax_rows *) noexcept nogil
+        void (*softmax_backward_f32)(const float *, const float *, float *, size_t, size_t,
+                         double) noexcept nogil
+        void (*softmax_backward_f64)(const double *, const double *, double *, size_t, size_t,
+                                     double) noexcept nogil
+        void (*exact_add)(int64_t *, const double *, size_t, size_t) noexcept nogil
+        void (*exact_carry)(int64_t *, size_t) noexcept nogil
+
+    const ic_kernels *const *ic_available()

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Real: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Source: TypeAlias = npt.NDArray[Any] | tuple[int, int, float, float, float, float]
+
+CONSTANT: int
+UNIFORM: int
+NORMAL: int
+EXACT_WORDS: int
+ROW_STATISTICS: int
+
+class Chain:
+    dtype: str
+    def __init__(
+        self,
+        dtype: str,
+        seed: int,
+        batch: int,
+        widths: Sequence[int],
+        activations: Sequence[tuple[int, float, float]],
+        input: Source,
+        weights: Sequence[Source],
+        biases: Sequence[Source | None],
+    ) -> None: ...
+
+class Kernels:
+    @property
+    def isa(self) -> str: ...
+    def philox(self, counter: int, key: int, out: npt.NDArray[np.uint32]) -> None: ...
+    def draw(
+        self,
+        out: npt.NDArray[Any],
+        first: int,
+        seed: int,
+        stream: int,
+        kind: int,
+        scale: float,
+        shift: float,
+        low: float,
+        high: float,
+    ) -> None: ...
+    def activate(
+        self,
+        x: npt.NDArray[Any],
+        out: npt.NDArray[Any],
+        activation: int,
+        parameter: float,
+        derivative: bool,
+    ) -> None: ...
+    def moments(self, x: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None: ...
+    def chain_workspace(self, chain: Chain) -> int: ...
+    def chain(
+        self,
+        chain: Chain,
+        trial: int,
+        n_trials: int,
+        states: npt.NDArray[np.float64] | None,
+        y: npt.NDArray[Any] | None,
+        workspace: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
+    def softmax(
+        self,
+        z: npt.NDArray[Any],
+        p: npt.NDArray[Any] | None,
+        statistics: npt.NDArray[np.float64] | None,
+        first_row: int,
+        scale: float,
+        softcap: float,
+        keep: npt.NDArray[np.uint8] | None,
+        bias: npt.NDArray[Any] | None,
+        mask_row: npt.NDArray[np.int64] | None,
+        queries: int,
+    ) -> None: ...
+    def softmax_backward(
+        self,
+        p: npt.NDArray[Any],
+        dp: npt.NDArray[Any],
+        dz: npt.NDArray[Any],
+        scale: float,
+    ) -> None: ...
+    def exact_add(
+        self, accumulators: npt.NDArray[np.int64], x: npt.NDArray[np.float64]
+    ) -> None: ...
+    def exact_values(
+        self, accumulators: npt.NDArray[np.int64]
+    ) -> list[tuple[int, int, int, int]]: ...
+
+def available() -> dict[str, Kernels]: ...
+def default() -> Kernels: ...

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: embedsignature=False, freethreading_compatible=True
+"""Bindings: arrays that Python has checked go in, the GIL is released, one kernel runs.
+
+No arithmetic, no policy. Callers pass native-endian, aligned, C-contiguous arrays; a wrong dtype
+raises here, sizes are the caller's promise.
+"""
+
+import os
+
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from cpython.buffer cimport Py_buffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+ctypedef fused real:
+    float
+    double
+
+CONSTANT, UNIFORM, NORMAL = 0, 1, 2
+EXACT_WORDS = <int>IC_EXACT_WORDS
+ROW_STATISTICS = <int>IC_ROW_STATISTICS
+
+
+cdef class Chain:
+    """A chain of layers as the kernel reads it.
+
+    `input`, each of `weights` and of `biases` is an array (stored) or a tuple
+    (stream, kind, scale, shift, low, high) (drawn; trial t adds t to the stream);
+    `activations` are (kernel id, parameter, saturation threshold).
+    """
+
+    cdef ic_chain chain
+    cdef ic_layer *layers
+    cdef list buffers
+    cdef readonly str dtype
+
+    def __cinit__(self, str dtype, uint64_t seed, size_t batch, widths, activations, input,
+                  weights, biases):
+        cdef size_t n_layers = len(widths) - 1
+        cdef size_t l
+        self.dtype = dtype
+        self.buffers = []
+        self.layers = <ic_layer *>calloc(max(n_layers, 1), sizeof(ic_layer))
+        if self.layers is NULL:
+            raise MemoryError(f"a chain of {n_layers} layers")
+        self.chain.seed = seed
+        self.chain.batch = batch
+        self.chain.n_layers = n_layers
+        self.chain.layers = self.layers
+        self.bind(&self.chain.input, input)
+        for l in range(n_layers):
+            self.layers[l].n_in = widths[l]
+            self.layers[l].n_out = widths[l + 1]
+            self.layers[l].activation, self.layers[l].parameter, self.layers[l].saturation = (
+                activations[l]
+            )
+            self.bind(&self.layers[l].weight, weights[l])
+            self.layers[l].has_bias = biases[l] is not None
+            if biases[l] is not None:
+                self.bind(&self.layers[l].bias, biases[l])
+
+    def __dealloc__(self):
+        free(self.layers)
+
+    cdef int bind(self, ic_source *source, origin) except -1:
+        cdef Py_buffer *buffer
+        if isinstance(origin, tuple):
+            (source.stream, source.distribution.kind, source.distribution.scale,
+             source.distribution.shift, source.distribution.low,
+             source.distribution.high) = origin
+            return 0
+        view = memoryview(origin)
+        if view.format != ("f" if self.dtype == "float32" else "d"):
+            raise TypeError(f"a {self.dtype} chain was given an array of format {view.format!r}")
+        self.buffers.append(view)
+        buffer = PyMemoryView_GET_BUFFER(view)
+        source.data = buffer.buf
+        source.row_stride = buffer.strides[0] // buffer.itemsize if buffer.ndim > 1 else 0
+        return 0
+
+
+cdef class Kernels:
+    """The kernels of one instruction set (`isa`); csrc/initcore.h has their contracts."""
+
+    cdef const ic_kernels *k
+
+    @property
+    def isa(self):
+        return self.k.isa.decode()
+
+    def __repr__(self):
+        return f"<initcore kernels: {self.isa}>"
+
+    def philox(self, counter, uint64_t key, uint32_t[:, ::1] out):
+        """Consecutive Philox4x32-10 blocks from a 128-bit counter into out (blocks, 4)."""
+        cdef uint32_t words[4]
+        cdef size_t n = out.shape[0]
+        for i in range(4):
+            words[i] = (counter >> (32 * i)) & 0xFFFFFFFF
+        if n:
+            with nogil:
+                self.k.philox(&out[0, 0], n, words, key)
+
+    def draw(self, real[::1] out, uint64_t first, uint64_t seed, uint64_t stream, int kind,
+             double scale, double shift, double low, double high):
+        """Elements first, first + 1, … of a stream."""
+        cdef ic_distribution distribution
+        cdef size_t n = out.shape[0]
+        distribution.kind = kind
+        distribution.scale = scale
+        distribution.shift = shift
+        distribution.low = low
+        distribution.high = high
+        if n:
+            with nogil:
+                if real is float:
+                    self.k.draw_f32(&out[0], first, n, seed, stream, &distribution)
+                else:
+                    self.k.draw_f64(&out[0], first, n, seed, stream, &distribution)
+
+    def activate(self, const real[::1] x, real[::1] out, int activation, double parameter,
+                 bint derivative):
+        """phi(x), or phi'(x), elementwise."""
+        cdef size_t n = x.shape[0]
+        if n:
+            with nogil:
+                if real is float:
+                    self.k.activate_f32(&x[0], &out[0], n, activation, parameter, derivative)
+                else:
+                    self.k.activate_f64(&x[0], &out[0], n, activation, parameter, derivative)
+
+    def moments(self, const real[:, ::1] x, double[::1] state):
+        """Merges the units (rows of x, one value a batch row) into state, in index order."""
+        cdef size_t units = x.shape[0]
+        cdef size_t batch = x.shape[1]
+        if units and batch:
+            with nogil:
+                if real is float:
+                    self.k.moments_f32(&x[0, 0], units, batch, <ic_moments *>&state[0])
+                else:
+                    self.k.moments_f64(&x[0, 0], units, batch, <ic_moments *>&state[0])
+
+    def chain_workspace(self, Chain chain not None):
+        """Bytes of scratch that `chain` needs, one a thread."""
+        if chain.dtype == "float32":
+            return self.k.chain_workspace_f32(&chain.chain)
+        return self.k.chain_workspace_f64(&chain.chain)
+
+    def chain(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
+              double[:, :, :, ::1] states, y, uint8_t[::1] workspace, const int32_t[::1] cancel):
+        """Trials trial, trial + 1, …; states (n_trials, n_layers, 2, 7) and y (batch, n_out) may be
+        None (y is the last trial's). False when cancelled."""
+        cdef float[:, ::1] y32 = None
+        cdef double[:, ::1] y64 = None
+        cdef float *out32 = NULL
+        cdef double *out64 = NULL
+        cdef ic_moments *moments = NULL
+        cdef void *scratch = &workspace[0] if workspace.shape[0] else NULL
+        cdef uint64_t t
+        cdef int finished = 1
+        cdef bint single = chain.dtype == "float32"
+        if y is not None and y.size and single:
+            y32 = y
+            out32 = &y32[0, 0]
+        elif y is not None and y.size:
+            y64 = y
+            out64 = &y64[0, 0]
+        with nogil:
+            for t in range(n_trials):
+                if states is not None:
+                    moments = <ic_moments *>&states[t, 0, 0, 0]
+                if single:
+                    finished = self.k.chain_f32(self.k, &chain.chain, trial + t, moments, out32,
+                                                scratch, &cancel[0])
+                else:
+                    finished = self.k.chain_f64(self.k, &chain.chain, trial + t, moments, out64,
+                                                scratch, &cancel[0])
+                if not finished:
+                    break
+        return bool(finished)
+
+    def softmax(self, const real[:, ::1] z, real[:, ::1] p, double[:, ::1] statistics,
+                size_t first_row, double scale, double softcap, const uint8_t[:, ::1] keep,
+                const real[:, ::1] bias, const int64_t[::1] mask_row, size_t queries):
+        """Softmax of each row of z into p (may be z, or None) and its statistics (or None)."""
+        cdef ic_softmax_rows rows
+        cdef real *out = NULL
+        cdef double *stats = NULL
+        if z.shape[0] == 0 or z.shape[1] == 0:
+            return
+        rows.rows = z.shape[0]
+        rows.n = z.shape[1]
+        rows.scale = scale
+        rows.softcap = softcap
+        rows.keep = &keep[0, 0] if keep is not None else NULL
+        rows.bias = <const void *>&bias[0, 0] if bias is not None else NULL
+        rows.mask_row = &mask_row[0] if mask_row is not None else NULL
+        rows.queries = queries
+        rows.first_row = first_row
+        if p is not None:
+            out = &p[0, 0]
+        if statistics is not None:
+            stats = &statistics[0, 0]
+        with nogil:
+            if real is float:
+                self.k.softmax_f32(&z[0, 0], out, stats, &rows)
+            else:
+                self.k.softmax_f64(&z[0, 0], out, stats, &rows)
+
+    def softmax_backward(self, const real[:, ::1] p, const real[:, ::1] dp, real[:, ::1] dz,
+                         double scale):
+        """scale * p * (dp - sum(dp * p)) row by row; dz may be p or dp."""
+        cdef size_t rows = p.shape[0]
+        cdef size_t n = p.shape[1]
+        if rows and n:
+            with nogil:
+                if real is float:
+                    self.k.softmax_backward_f32(&p[0, 0], &dp[0, 0], &dz[0, 0], rows, n, scale)
+                else:
+                    self.k.softmax_backward_f64(&p[0, 0], &dp[0, 0], &dz[0, 0], rows, n, scale)
+
+    def exact_add(self, int64_t[:, ::1] accumulators, const double[:, ::1] x):
+        """Adds x[:, j] and its exact squares to accumulator j, (m, EXACT_WORDS)."""
+        cdef size_t t = x.shape[0]
+        cdef size_t m = x.shape[1]
+        if t and m:
+            with nogil:
+                self.k.exact_add(&accumulators[0, 0], &x[0, 0], t, m)
+
+    def exact_values(self, int64_t[:, ::1] accumulators):
+        """(count, nonfinite, sum, sum of squares) of each, exact integers in units of 2^-1074 and
+        2^-2148."""
+        cdef size_t m = accumulators.shape[0]
+        if m:
+            with nogil:
+                self.k.exact_carry(&accumulators[0, 0], m)
+        words = memoryview(accumulators)
+        end = 3 + IC_EXACT_SUM_WORDS
+        return [
+            (row[0], row[1], _integer(row[3:end]), _integer(row[end:]))
+            for row in words.tolist()
+        ]
+
+
+def _integer(list digits):
+    # after exact_carry all digits but the signed top one are in [0, 2^32)
+    top = digits.pop() << (32 * len(digits))
+    return top + int.from_bytes(b"".join([d.to_bytes(4, "little") for d in digits]), "little")
+
+
+cdef dict _found():
+    cdef const ic_kernels *const *list_ = ic_available()
+    cdef Kernels kernels
+    found = {}
+    while list_[0] is not NULL:
+        kernels = Kernels.__new__(Kernels)
+        kernels.k = list_[0]
+        found[kernels.isa] = kernels
+        list_ += 1
+    return found
+
+
+_available = _found()
+_wanted = os.environ.get("INITCORE_ISA", "") or next(iter(_available))
+if _wanted not in _available:
+    raise ImportError(
+        f"INITCORE_ISA={_wanted!r}: this machine runs {', '.join(_available)}"
+    )
+_default = _available[_wanted]
+
+
+def available():
+    """The instruction sets this machine runs, best first: a dict of name and Kernels."""
+    return dict(_available)
+
+
+def default():
+    """The best kernels, or those that INITCORE_ISA names."""
+    return _default

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``initcore propagate``: what deep chains with freshly drawn weights do to the signal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from initcore.activations import activation as activation_of
+from initcore.cli.common import (
+    Dtype,
+    JsonFile,
+    Seed,
+    Threads,
+    check_output,
+    checked_seed,
+    checked_threads,
+    console,
+    option,
+    progress_bar,
+)
+from initcore.cli.tables import layer_table
+from initcore.experiments.chain import compare_inits
+from initcore.initializers import initializer
+from initcore.results import Comparison, Propagation
+from initcore.specifications import split_top_level
+
+DEFAULT_WIDTH = 512
+DEFAULT_LAYERS = 50
+COMPARISON = "kaiming_normal().scaled(1.5), xavier_normal, kaiming_normal, torch_linear"
+
+
+def propagate(
+    width: Annotated[
+        int | None,
+        typer.Option(min=1, help="Units of every layer.", show_default=str(DEFAULT_WIDTH)),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of layers.", show_default=str(DEFAULT_LAYERS)),
+    ] = None,
+    widths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...", help="Units from the input to the last layer, such as 784,512,256."
+        ),
+    ] = None,
+    activation: Annotated[
+        str, typer.Option(metavar="NAME", help='Activation, such as tanh or "leaky_relu(0.2)".')
+    ] = "relu",
+    init: Annotated[
+        str,
+        typer.Option(metavar="INIT,...", help="Initializer of the weights; several are compared."),
+    ] = COMPARISON,
+    bias: Annotated[
+        str | None,
+        typer.Option(metavar="INIT", help="Initializer of the biases.", show_default="no bias"),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Standard normal inputs a trial.")] = 32,
+    trials: Annotated[int, typer.Option(min=1, help="Independent draws of everything.")] = 100,
+    seed: Seed = 0,
+    dtype: Annotated[Dtype, typer.Option(help="What the chain computes in.")] = Dtype.float32,
+    threads: Threads = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the second moments: .png, .svg or .pdf."),
+    ] = None,
+    json_file: JsonFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the verdicts.")] = False,
+) -> None:
+    """Send signals through deep chains with fresh weights, and measure whether they stay alive.
+
+    Without options: ReLU, 50 layers, 512 wide, and four initializers to compare.
+
+    A layer is h = W x + b, then x = activation(h). Initializers are written as in Python:
+    kaiming_normal, "normal(std=0.05)", "xavier_uniform(gain=1.6).scaled(2)".
+    """
+    sizes = _widths(width, layers, widths)
+    with option("--activation"):
+        phi = activation_of(activation)
+    with option("--init"):
+        inits = [initializer(spec) for spec in split_top_level(init)]
+    with option("--bias"):
+        bias_init = None if bias is None else initializer(bias)
+    seed, threads = checked_seed(seed), checked_threads(threads)
+    check_output("--json", json_file)
+    check_output("--plot", plot)
+    if plot is not None:
+        with option("--plot"):
+            from initcore.plot import check_path
+
+            check_path(plot)
+
+    with progress_bar("propagating", hidden=quiet) as progress:
+        results = compare_inits(
+            inits,
+            sizes,
+            activation=phi,
+            bias=bias_init,
+            batch=batch,
+            trials=trials,
+            seed=seed,
+            dtype=str(dtype),
+            threads=threads,
+            progress=progress,
+        )
+
+    _show(results, quiet)
+    # A comparison of one is a plain result in the file, too.
+    if json_file is not None:
+        with option("--json"):
+            (results if len(results) > 1 else results[0]).save(json_file)
+    if plot is not None:
+        with option("--plot"):
+            results.plot(plot)
+
+
+def _show(results: Comparison, quiet: bool) -> None:
+    out = console()
+    if not quiet:
+        first: Propagation = results[0]
+        out.print(first.title.removeprefix(f"{first.label}: "))
+        for result in results:
+            table = layer_table(result.label, result.pre, result.post, theory=result.theory.pre)
+            out.print(table)
+            out.print()
+    for result in results:
+        out.print(Text.assemble((result.label, "bold"), " ", result.verdict), soft_wrap=True)
+
+
+def _widths(width: int | None, layers: int | None, widths: str | None) -> list[int]:
+    if widths is None:
+        return [width or DEFAULT_WIDTH] * ((layers or DEFAULT_LAYERS) + 1)
+    with option("--widths"):
+        if width is not None or layers is not None:
+            raise ValueError("it already gives the layers: leave out --width and --layers")
+        sizes = [int(text) if text.strip().isdecimal() else 0 for text in widths.split(",")]
+        if len(sizes) < 2 or min(sizes) < 1:
+            raise ValueError(f"{widths!r} must be two or more positive integers: 784,512,256")
+    return sizes

@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``initcore verify``: the kernels against the reference, on this machine."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from initcore import _core, reference
+from initcore._core import Kernels
+from initcore.activations import ACTIVATIONS, Activation
+from initcore.cli.common import console, progress_bar
+from initcore.reference import (
+    activations,
+    chain,
+    exact_sum,
+    matmul,
+    moments,
+    philox,
+    sampling,
+    softmax,
+)
+
+Array = NDArray[Any]
+
+SEED = 2026
+STREAM = sampling.stream_id("initcore verify")
+
+DTYPES = ("float32", "float64")
+
+# Tolerances, as the kernels' headers state them where it is not "the same bits". An ulp is never
+# taken smaller than that of a floor where values come out of a cancellation, or of an exponential
+# whose argument was rounded.
+NORMAL_ULPS = {"float32": 4.0, "float64": 3.0}
+NORMAL_FLOOR = 2.0**-10
+ACTIVATION_ULPS = 4.0
+ACTIVATION_FLOORS = {"sin": 2.0**-10, "sin'": 2.0**-10, "hardswish'": 0.5}
+ACTIVATION_FLOORS |= dict.fromkeys(
+    ("gelu", "gelu'", "gelu_tanh", "gelu_tanh'", "silu'", "mish'", "erf'"), 0.25
+)
+# In units of u (1 + |t|), u = eps/2, t the largest logit: the exponent's argument is rounded.
+SOFTMAX_UNITS = 6.0
+# In units of u relative to the terms of a difference that cancels.
+BACKWARD_UNITS = 8.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """A kernel in one dtype: what it gives, what the reference gives, how far apart they may be.
+
+    ``product`` and ``expected`` return whatever ``distance`` compares; ``unit`` is "ulp" for
+    distances in units in the last place and "u" for relative ones in units of eps/2.
+    """
+
+    kernel: str
+    dtype: str
+    product: Callable[[Kernels], Any]
+    expected: Callable[[], Any]
+    distance: Callable[[Any, Any], float]
+    tolerance: float
+    unit: str = "ulp"
+
+
+class Finding(NamedTuple):
+    """A check on one instruction set: worst error, and times in seconds of a call."""
+
+    check: Check
+    isa: str
+    error: float
+    product_seconds: float
+    reference_seconds: float
+
+    @property
+    def within(self) -> bool:
+        """Whether the error is within the tolerance; a NaN is not."""
+        return self.error <= self.check.tolerance
+
+
+def verify() -> None:
+    """Compare every kernel with its reference on this machine: error, tolerance, speed-up.
+
+    The reference is NumPy alone, written from the formulas. A row is a kernel on one instruction
+    set. Exits with 1 when an error exceeds its tolerance.
+    """
+    checks = list(every_check())
+    available = _core.available()
+    findings: list[Finding] = []
+    with progress_bar("verifying", hidden=False) as report:
+        for done, check in enumerate(checks):
+            if report is not None:
+                report(done, len(checks))
+            findings += run(check, available)
+
+    out = console()
+    out.print(f"{platform.machine()} {platform.system()}, instruction sets: {', '.join(available)}")
+    out.print(_table(findings))
+    wrong = [finding for finding in findings if not finding.within]
+    for finding in wrong:
+        check = finding.check
+        out.print(f"{check.kernel}, {check.dtype}, {finding.isa}: {_error(finding)}", style="red")
+    if wrong:
+        out.print(f"{len(wrong)} of {len(findings)} comparisons are out of tolerance.")
+        raise typer.Exit(1)
+    out.print(f"All {len(findings)} comparisons are within tolerance.")
+
+
+def run(check: Check, available: dict[str, Kernels]) -> list[Finding]:
+    """One finding for each instruction set."""
+    start = time.perf_counter()
+    expected = check.expected()
+    reference_seconds = time.perf_counter() - start
+    findings = []
+    for isa, kernels in available.items():
+        error = check.distance(check.product(kernels), expected)
+        seconds = _seconds(partial(check.product, kernels))
+        findings.append(Finding(check, isa, error, seconds, reference_seconds))
+    return findings
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The shortest of several calls: at least three, and for two milliseconds."""
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < 2e-3:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("isa", no_wrap=True)
+    for dtype in DTYPES:
+        table.add_column(dtype, justify="right", no_wrap=True)
+        table.add_column("speed-up", justify="right", no_wrap=True)
+    rows: dict[tuple[str, str], dict[str, Finding]] = {}
+    for finding in findings:
+        rows.setdefault((finding.check.kernel, finding.isa), {})[finding.check.dtype] = finding
+    for (kernel, isa), row in rows.items():
+        cells: list[Text | str] = [kernel, isa]
+        for dtype in DTYPES:
+            cells += _cells(row[dtype]) if dtype in row else ["", ""]
+        table.add_row(*cells)
+    return table
+
+
+def _cells(finding: Finding) -> list[Text | str]:
+    ratio = finding.reference_seconds / finding.product_seconds
+    return [
+        Text(_error(finding), style="" if finding.within else "bold red"),
+        f"x{ratio:.3g}" if ratio < 1000 else f"x{ratio:.0f}",
+    ]
+
+
+def _error(finding: Finding) -> str:
+    check = finding.check
+    if check.tolerance == finding.error == 0:
+        return "same bits"
+    sign = "<=" if finding.within else ">"
+    return f"{finding.error:.3g} {sign} {check.tolerance:.3g} {check.unit}"
+
+
+# The checks: sizes that leave remainders in every loop, values of every kind.
+
+N = 8191
+FIRST = 61
+ROWS, COLUMNS = 37, 131
+BATCH, WIDTHS = 35, (67, 45, 83)
+
+
+def every_check() -> Iterator[Check]:
+    """All kernels in all their dtypes."""
+    yield _philox()
+    for dtype in DTYPES:
+        yield _uniform(dtype)
+        yield _normal(dtype)
+        for phi in ACTIVATIONS.values():
+            for derivative in (False, True):
+                yield _activation(phi, dtype, derivative)
+        yield _product(dtype)
+        yield _chain(dtype)
+        yield _moments(dtype)
+        yield from _softmax(dtype)
+        yield _softmax_backward(dtype)
+    yield _exact_sums()
+
+
+def _worst_ulps(floor: float = 0.0) -> Callable[[Any, Any], float]:
+    return lambda value, exact: float(np.max(reference.ulps(value, exact, floor)))
+
+
+def _philox() -> Check:
+    counter = (2**32 - 100) | STREAM << 64  # the block number carries into its second word
+
+    def product(kernels: Kernels) -> Array:
+        out = np.empty((N, 4), np.uint32)
+        kernels.philox(counter, SEED, out)
+        return out
+
+    return Check(
+        "philox",
+        "float32",
+        product,
+        lambda: philox.blocks(2**32 - 100, STREAM, SEED, N),
+        lambda words, expected: float(np.count_nonzero(words != expected)),
+        0.0,
+    )
+
+
+def _unit_draw(kernels: Kernels, kind: int, dtype: str) -> Array:
+    out = np.empty(N, dtype)
+    kernels.draw(out, FIRST, SEED, STREAM, kind, 1.0, 0.0, -1.0, 1.0)
+    return out
+
+
+def _uniform(dtype: str) -> Check:
+    return Check(
+        "uniform",
+        dtype,
+        lambda kernels: _unit_draw(kernels, _core.UNIFORM, dtype),
+        lambda: sampling.uniform(FIRST, N, SEED, STREAM, dtype),
+        _worst_ulps(),
+        0.0,
+    )
+
+
+def _normal(dtype: str) -> Check:
+    return Check(
+        "normal",
+        dtype,
+        lambda kernels: _unit_draw(kernels, _core.NORMAL, dtype),
+        lambda: sampling.normal(FIRST, N, SEED, STREAM, dtype),
+        _worst_ulps(NORMAL_FLOOR),
+        NORMAL_ULPS[dtype],
+    )
+
+
+def _activation(phi: Activation, dtype: str, derivative: bool) -> Check:
+    x = _arguments(dtype)
+    name = phi.name + ("'" if derivative else "")
+
+    def product(kernels: Kernels) -> Array:
+        out = np.empty_like(x)
+        kernels.activate(x, out, phi.kernel_id, phi.parameter, derivative)
+        return out
+
+    return Check(
+        name,
+        dtype,
+        product,
+        lambda: activations.activate(x, phi.name, phi.parameter, derivative),
+        _worst_ulps(ACTIVATION_FLOORS.get(name, 0.0)),
+        ACTIVATION_ULPS,
+    )
+
+
+def _arguments(dtype: str) -> Array:
+    """Where activations bend, where they are small or flat, and what is not a number."""
+    random = np.random.default_rng(SEED)
+    near = 3 * random.standard_normal(N // 2)
+    sizes = 10.0 ** random.uniform(-30, 4, N // 2)
+    special = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, np.inf, -np.inf, np.nan]
+    return np.concatenate([near, sizes, -sizes, special]).astype(dtype)
+
+
+def _stored(dtype: str) -> tuple[Array, list[Array], list[Array]]:
+    random = np.random.default_rng(SEED)
+    x = random.standard_normal((BATCH, WIDTHS[0])).astype(dtype)
+    shapes = list(zip(WIDTHS[1:], WIDTHS[:-1], strict=True))
+    weights = [(random.standard_normal(shape) / 6).astype(dtype) for shape in shapes]
+    return x, weights, [random.standard_normal(n).astype(dtype) for n in WIDTHS[1:]]
+
+
+def _run_chain(
+    kernels: Kernels, spec: _core.Chain, n_layers: int, n_out: int
+) -> tuple[Array, Array]:
+    states = np.zeros((1, n_layers, 2, len(moments.FIELDS)))
+    y = np.empty((BATCH, n_out), spec.dtype)
+    workspace = np.empty(kernels.chain_workspace(spec), np.uint8)
+    kernels.chain(spec, 0, 1, states, y, workspace, np.zeros(1, np.int32))
+    return y, states[0]
+
+
+def _product(dtype: str) -> Check:
+    x, (weight, _), (bias, _) = _stored(dtype)
+    linear = [(ACTIVATIONS["linear"].kernel_id, 0.0, np.nan)]
+    spec = _core.Chain(dtype, 0, BATCH, WIDTHS[:2], linear, x, [weight], [bias])
+    return Check(
+        "product",
+        dtype,
+        lambda kernels: _run_chain(kernels, spec, 1, WIDTHS[1])[0],
+        lambda: matmul.matmul(x, weight, bias),
+        _worst_ulps(),
+        0.0,
+    )
+
+
+def _chain(dtype: str) -> Check:
+    """Drawn weights and stored biases, ReLU: nothing in it but fma, so the bits are the same."""
+    x, _, biases = _stored(dtype)
+    relu = ACTIVATIONS["relu"]
+    bound = 0.25
+    law = (_core.UNIFORM, bound, 0.0, -bound, bound)
+    shapes = list(zip(WIDTHS[1:], WIDTHS[:-1], strict=True))
+    layers = [(relu.kernel_id, 0.0, relu.saturation_threshold)] * len(shapes)
+    drawn = [(STREAM + number, *law) for number in range(len(shapes))]
+    spec = _core.Chain(dtype, SEED, BATCH, WIDTHS, layers, x, drawn, biases)
+
+    def expected() -> tuple[Array, Array]:
+        weights = [
+            sampling.draw(0, rows * columns, SEED, stream, *law, dtype).reshape(rows, columns)
+            for (rows, columns), (stream, *_) in zip(shapes, drawn, strict=True)
+        ]
+        thresholds = [relu.saturation_threshold] * len(shapes)
+        return chain.chain(x, weights, biases, [("relu", None)] * len(shapes), thresholds)
+
+    def distance(value: tuple[Array, Array], exact: tuple[Array, Array]) -> float:
+        return max(map(_worst_ulps(), value, exact))
+
+    return Check(
+        "chain",
+        dtype,
+        lambda kernels: _run_chain(kernels, spec, len(shapes), WIDTHS[-1]),
+        expected,
+        distance,
+        0.0,
+    )
+
+
+def _moments(dtype: str) -> Check:
+    random = np.random.default_rng(SEED)
+    x = (1.0 + random.standard_normal((COLUMNS, ROWS))).astype(dtype)
+
+    def product(kernels: Kernels) -> Array:
+        state = np.zeros(len(moments.FIELDS))
+        kernels.moments(x, state)
+        return state
+
+    return Check("moments", dtype, product, lambda: moments.moments(x), _worst_ulps(), 0.0)
+
+
+def _softmax(dtype: str) -> Iterator[Check]:
+    """Causal rows, the first of them with nothing to look at."""
+    random = np.random.default_rng(SEED)
+    z = (4 * random.standard_normal((COLUMNS + 1, COLUMNS))).astype(dtype)
+    scale = 0.5
+
+    def product(kernels: Kernels) -> tuple[Array, Array]:
+        p = np.empty_like(z)
+        statistics = np.empty((len(z), _core.ROW_STATISTICS))
+        kernels.softmax(z, p, statistics, 0, scale, 0.0, None, None, None, len(z))
+        return p, statistics
+
+    def expected() -> tuple[Array, Array]:
+        return softmax.softmax(*softmax.logits(z, scale, causal=True))
+
+    tolerance = SOFTMAX_UNITS * (1 + scale * float(np.max(np.abs(z))))
+    # The first statistic, a logarithm, may be small by cancellation.
+    floors = {"softmax": np.zeros(1), "softmax statistics": np.eye(1, _core.ROW_STATISTICS)}
+    for part, (kernel, floor) in enumerate(floors.items()):
+        distance = partial(_worst_units, part, floor, _half_eps(dtype))
+        yield Check(kernel, dtype, product, expected, distance, tolerance, "u")
+
+
+def _half_eps(dtype: str) -> float:
+    return float(np.finfo(dtype).eps) / 2
+
+
+def _worst_units(
+    part: int, floor: Array, unit: float, values: tuple[Array, ...], exacts: tuple[Array, ...]
+) -> float:
+    """The worst error of one part relative to the larger of |exact| and ``floor``, in ``unit``s.
+
+    Infinite where one of the two is not a number and the other is.
+    """
+    value, exact = values[part], exacts[part]
+    same = (value == exact) | (np.isnan(value) & np.isnan(exact))
+    with np.errstate(all="ignore"):
+        error = np.abs(value - exact) / np.maximum(np.abs(exact), floor) / unit
+    return float(np.max(np.where(same, 0, np.where(np.isnan(error), np.inf, error))))
+
+
+def _softmax_backward(dtype: str) -> Check:
+    random = np.random.default_rng(SEED)
+    logits = 2 * random.standard_normal((ROWS, COLUMNS))
+    p = softmax.softmax(logits.astype(np.longdouble))[0].astype(dtype)
+    dp = random.standard_normal((ROWS, COLUMNS)).astype(dtype)
+    scale = 0.125
+    # The difference cancels: an error counts relative to the sizes of its terms.
+    terms = np.abs(dp) + np.sum(np.abs(dp * p), axis=1, keepdims=True)
+
+    def product(kernels: Kernels) -> Array:
+        dz: Array = np.empty(p.shape, dtype)
+        kernels.softmax_backward(p, dp, dz, scale)
+        return dz
+
+    return Check(
+        "softmax backward",
+        dtype,
+        product,
+        lambda: softmax.softmax_backward(p, dp, scale),
+        lambda dz, exact: float(
+            np.max(np.abs(dz - exact) / (scale * p * terms)) / _half_eps(dtype)
+        ),
+        BACKWARD_UNITS,
+        "u",
+    )
+
+
+def _exact_sums() -> Check:
+    random = np.random.default_rng(SEED)
+    x = random.standard_normal((ROWS, COLUMNS)) * 10.0 ** random.uniform(-300, 300, (ROWS, COLUMNS))
+    x[::5, ::7] = np.inf
+    x[1::5, ::7] = np.nan
+
+    def product(kernels: Kernels) -> list[tuple[int, int, int, int]]:
+        accumulators = np.zeros((COLUMNS, _core.EXACT_WORDS), np.int64)
+        kernels.exact_add(accumulators, x)
+        return kernels.exact_values(accumulators)
+
+    return Check(
+        "exact sums",
+        "float64",
+        product,
+        lambda: [exact_sum.exact_sums(column) for column in x.T],
+        lambda value, exact: float(sum(a != b for a, b in zip(value, exact, strict=True))),
+        0.0,
+    )

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Monte Carlo over random chains: does the signal stay alive through the layers?"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import astuple, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from initcore import _core, theory
+from initcore.activations import Activation, activation
+from initcore.experiments import engine
+from initcore.initializers import Initializer, initializer, normal
+from initcore.results import ChainAccumulator, ChainLayers, Comparison, ExactRecord, Propagation
+from initcore.streams import check_seed, resolve_threads, stream_id
+
+T = TypeVar("T")
+ActivationLike = str | Activation
+InitializerLike = str | Initializer
+
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class ChainExperiment:
+    """Random chains: everything a trial depends on but its number. Lists have an entry a layer."""
+
+    widths: tuple[int, ...]
+    activations: tuple[str, ...]
+    inits: tuple[str, ...]
+    biases: tuple[str | None, ...]
+    batch: int
+    dtype: str
+    seed: int
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What ``propagate`` takes to run it again, but for the seed; equal layers as one entry."""
+        return {
+            "widths": list(self.widths),
+            "activation": _collapse(self.activations),
+            "init": _collapse(self.inits),
+            "bias": _collapse(self.biases),
+            "batch": self.batch,
+            "dtype": self.dtype,
+        }
+
+    @property
+    def trial_seconds(self) -> float:
+        """From the flops of the products, the draws, and the activations, on a current core."""
+        lanes = self.batch + 16
+        pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        weights = sum(n_in * n_out for n_in, n_out in pairs)
+        outputs = sum(self.widths) * lanes
+        return weights * (lanes * 4e-11 + 1e-9) + outputs * 3e-9 + len(pairs) * 1e-6
+
+    def worker(self) -> ChainWorker:
+        """See ``engine.Experiment``."""
+        return ChainWorker(self._chain(), len(self.inits))
+
+    def _chain(self) -> _core.Chain:
+        pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+
+        def source(name: str, init: InitializerLike, *shape: int, **fans: int) -> _core.Source:
+            law = initializer(init).distribution(shape, self.dtype, **fans)
+            return stream_id(name), *astuple(law)
+
+        return _core.Chain(
+            self.dtype,
+            self.seed,
+            self.batch,
+            self.widths,
+            [
+                (phi.kernel_id, phi.parameter, phi.saturation_threshold)
+                for phi in map(activation, self.activations)
+            ],
+            source("input", normal(), self.batch, self.widths[0]),
+            [
+                source(f"layers.{layer}.weight", init, n_out, n_in)
+                for layer, (init, (n_in, n_out)) in enumerate(zip(self.inits, pairs, strict=True))
+            ],
+            [
+                None
+                if init is None
+                else source(f"layers.{layer}.bias", init, n_out, fan_in=n_in, fan_out=n_out)
+                for layer, (init, (n_in, n_out)) in enumerate(zip(self.biases, pairs, strict=True))
+            ],
+        )
+
+
+class ChainWorker:
+    """See ``engine.Worker``."""
+
+    def __init__(self, chain: _core.Chain, n_layers: int) -> None:
+        self._kernels = _core.default()
+        self._chain = chain
+        self._n_layers = n_layers
+        self._workspace = np.empty(self._kernels.chain_workspace(chain), np.uint8)
+        self._sums = ChainAccumulator(n_layers)
+
+    def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
+        """See ``engine.Worker``."""
+        n_trials = stop - start
+        states = np.zeros((n_trials, self._n_layers, 2, 7))
+        finished = self._kernels.chain(
+            self._chain, start, n_trials, states, None, self._workspace, cancel
+        )
+        if finished:
+            self._sums.add_states(states)
+        return finished
+
+    def record(self) -> ExactRecord:
+        """See ``engine.Worker``."""
+        return self._sums.record()
+
+
+def propagate(
+    widths: Sequence[int],
+    *,
+    activation: ActivationLike | Sequence[ActivationLike] = "relu",
+    init: InitializerLike | Sequence[InitializerLike] = "kaiming_normal",
+    bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
+    last: ActivationLike | None = None,
+    batch: int = 32,
+    trials: int | range = 100,
+    seed: int = 0,
+    dtype: DTypeLike = "float32",
+    threads: int | None = None,
+    executor: Executor | None = None,
+    progress: engine.Progress | None = None,
+) -> Propagation:
+    """Send standard normal inputs through chains of freshly drawn layers, and measure every layer.
+
+    A trial draws a batch of inputs and all weights; a layer is h = x Wᵀ + b, then x = φ(h).
+
+    Parameters
+    ----------
+    widths
+        n_0, ..., n_L: the inputs of the first layer, then the outputs of each of the L layers.
+    activation, init, bias
+        One for all layers, or a list of L; ``bias`` (or an entry of it) None is no bias.
+    last
+        The last layer's activation, if it is another.
+    batch
+        Inputs a trial.
+    trials
+        How many, or a range with step 1: ``range(200, 400)`` continues a run of 200, whose result
+        it can be added to.
+    seed
+        From 0 to 2^64 − 1. A trial depends on what is above, the seed and its number alone.
+    dtype
+        float32 or float64: what the chain computes in. Statistics are float64.
+    threads
+        Threads of this process; None is every CPU it may use. They never change a result.
+    executor
+        A ``concurrent.futures.Executor`` to run on instead: other processes, other machines.
+    progress
+        Called in this thread as ``progress(done, total)``.
+
+    Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
+    """
+    experiment = _experiment(widths, activation, init, bias, last, batch, seed, dtype)
+    return _propagate(experiment, _trials(trials), threads, executor, progress)
+
+
+def compare_inits(
+    inits: Sequence[InitializerLike | Sequence[InitializerLike]],
+    widths: Sequence[int],
+    *,
+    activation: ActivationLike | Sequence[ActivationLike] = "relu",
+    bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
+    last: ActivationLike | None = None,
+    batch: int = 32,
+    trials: int | range = 100,
+    seed: int = 0,
+    dtype: DTypeLike = "float32",
+    threads: int | None = None,
+    executor: Executor | None = None,
+    progress: engine.Progress | None = None,
+) -> Comparison:
+    """``propagate`` for several initializers, with common random numbers.
+
+    ``inits`` has at least one entry, each what ``propagate`` takes as ``init``; the rest is as
+    there. Returns the results in that order.
+    """
+    if not isinstance(inits, list | tuple) or not inits:
+        accepted = "a list of one or more initializers"
+        raise _refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
+    experiments = [
+        _experiment(widths, activation, init, bias, last, batch, seed, dtype) for init in inits
+    ]
+    numbers = _trials(trials)
+    return Comparison(
+        tuple(
+            _propagate(experiment, numbers, threads, executor, _part(progress, i, len(experiments)))
+            for i, experiment in enumerate(experiments)
+        )
+    )
+
+
+def _part(progress: engine.Progress | None, part: int, parts: int) -> engine.Progress | None:
+    """The progress of one of several equal parts, as progress of the whole."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(part * total + done, parts * total)
+
+
+def _propagate(
+    experiment: ChainExperiment,
+    trials: range,
+    threads: int | None,
+    executor: Executor | None,
+    progress: engine.Progress | None,
+) -> Propagation:
+    threads = resolve_threads(threads)
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise _refused("executor", executor, "a concurrent.futures.Executor or None")
+    if progress is not None and not callable(progress):
+        raise _refused("progress", progress, "a function (done, total) or None")
+    predicted = theory.predict(
+        experiment.widths,
+        activation=list(experiment.activations),
+        init=list(experiment.inits),
+        bias=None if set(experiment.biases) == {None} else list(experiment.biases),
+    )
+    record = engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
+    return Propagation(
+        spec=experiment.spec,
+        seed=experiment.seed,
+        trials=(trials,),
+        record=record,
+        theory=ChainLayers(predicted.pre, predicted.post),
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Arguments
+
+
+def _refused(argument: str, value: object, accepted: str, is_value: bool = False) -> Exception:
+    """The error of an argument: a ValueError if only its value is at fault, else a TypeError."""
+    return (ValueError if is_value else TypeError)(f"{argument} must be {accepted}; got {value!r}")
+
+
+def _positive(argument: str, value: object) -> int:
+    accepted = "a positive integer"
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise _refused(argument, value, accepted)
+    integer = operator.index(value)
+    if integer < 1:
+        raise _refused(argument, value, accepted, is_value=True)
+    return integer
+
+
+def _trials(trials: int | range) -> range:
+    if not isinstance(trials, range):
+        return range(_positive("trials", trials))
+    if trials.step != 1 or trials.start < 0 or not trials or trials.stop > 2**64:
+        accepted = "a range of one or more trials with step 1 and start ≥ 0"
+        raise _refused("trials", trials, accepted, is_value=True)
+    return trials
+
+
+def _dtype(dtype: DTypeLike) -> str:
+    accepted = " or ".join(DTYPES)
+    try:
+        name = np.dtype(dtype).name if dtype is not None else ""
+    except TypeError:
+        name = ""
+    if name not in DTYPES:
+        raise _refused("dtype", dtype, accepted)
+    return name
+
+
+def _each(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -> tuple[T, ...]:
+    """One entry for all layers, or a list of one a layer, parsed."""
+    if not isinstance(value, list | tuple):
+        return (_parsed(argument, value, parse),) * n_layers
+    if len(value) != n_layers:
+        accepted = f"one, or a list of {n_layers}, one a layer"
+        raise _refused(argument, value, accepted, is_value=True)
+    return tuple(_parsed(f"{argument}[{i}]", entry, parse) for i, entry in enumerate(value))
+
+
+def _parsed(argument: str, value: Any, parse: Callable[[Any], T]) -> T:
+    try:
+        return parse(value)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{argument}: {error}") from error
+
+
+def _collapse(entries: tuple[Any, ...]) -> Any:
+    return entries[0] if len(set(entries)) == 1 else list(entries)
+
+
+def _experiment(
+    widths: Any, phi: Any, init: Any, bias: Any, last: Any, batch: Any, seed: Any, dtype: Any
+) -> ChainExperiment:
+    """The arguments of ``propagate``, checked, in their plainest form."""
+    if isinstance(widths, str) or not hasattr(widths, "__len__"):
+        raise _refused("widths", widths, "a sequence of two or more positive integers")
+    if len(widths) < 2:
+        raise _refused("widths", widths, "two or more positive integers", is_value=True)
+    sizes = tuple(_positive(f"widths[{i}]", width) for i, width in enumerate(widths))
+    n_layers = len(sizes) - 1
+    activations = _each("activation", phi, n_layers, lambda entry: str(activation(entry)))
+    if last is not None:
+        activations = (*activations[:-1], _parsed("last", last, lambda one: str(activation(one))))
+    experiment = ChainExperiment(
+        sizes,
+        activations,
+        _each("init", init, n_layers, lambda one: repr(initializer(one))),
+        _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
+        _positive("batch", batch),
+        _dtype(dtype),
+        check_seed(seed),
+    )
+    experiment.worker()  # a law that a shape does not admit is refused here
+    return experiment

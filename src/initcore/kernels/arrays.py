@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The gate for input arrays: what is accepted, and the dtype the kernels compute in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def check_array(argument: str, value: object) -> npt.NDArray[Any]:
+    """`value` as an array of real numbers (float16/32/64, bfloat16, integers, booleans)."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{argument} is a masked array: a plain array is accepted")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{argument} is no rectangular array: {error}") from None
+    if array.dtype.kind not in "iub" and compute_dtype(array.dtype) is None:
+        raise TypeError(
+            f"{argument} has dtype {array.dtype}: "
+            "float16, bfloat16, float32, float64, integers and booleans are accepted"
+        )
+    return array
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """float64 for float64, integers and booleans; float32 for float32 and the half precisions;
+    None for others."""
+    if dtype.kind in "iub" or (dtype.kind == "f" and dtype.itemsize == 8):
+        return np.dtype(np.float64)
+    if (dtype.kind == "f" and dtype.itemsize in (2, 4)) or dtype.name == "bfloat16":
+        return np.dtype(np.float32)
+    return None
+
+
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype a result has for this input dtype: native-endian; float64 for integers."""
+    return np.dtype(np.float64) if dtype.kind in "iub" else dtype.newbyteorder("=")

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Softmax of the user's own logits, with statistics of every row, and its backward pass."""
+
+from __future__ import annotations
+
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..results import SoftmaxRows
+from ..streams import blocks, check_output, parallel, resolve_threads
+from .arrays import check_array, compute_dtype, native
+
+# Rows handed to a thread at a time: enough work to hide the hand-over, little enough scratch.
+_BLOCK_ELEMENTS = 1 << 18
+
+
+def _number(argument: str, value: object, rule: str) -> float:
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise TypeError(f"{argument}={value!r}: {rule} is accepted")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{argument}={value!r}: {rule} is accepted") from None
+    if not isfinite(number):
+        raise ValueError(f"{argument}={value!r}: {rule} is accepted")
+    return number
+
+
+def _last(array: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+    """A view with `axis` last; one number is a row of one."""
+    if array.ndim == 0 and axis in (-1, 0):
+        return array.reshape(1)
+    return np.moveaxis(array, axis, -1)
+
+
+def _mask(
+    mask: object, z: npt.NDArray[Any], axis: int, real: np.dtype[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The mask's own rows (m, n), uint8 or `real`, and which of them each row of z has."""
+    array = np.asarray(mask)
+    if isinstance(mask, np.ma.MaskedArray) or array.dtype.kind not in "bfV":
+        raise TypeError(
+            f"mask has dtype {array.dtype}: a boolean mask (True takes part) "
+            "or a floating-point one (added to the logits) is accepted"
+        )
+    check_array("mask", array)
+    shape = (1,) * (z.ndim - array.ndim) + array.shape
+    if len(shape) != z.ndim or any(m not in (1, n) for m, n in zip(shape, z.shape, strict=True)):
+        raise ValueError(
+            f"mask has shape {array.shape}: one that broadcasts to {z.shape} is accepted"
+        )
+    own, rows = _last(array.reshape(shape), axis), _last(z, axis)
+    lead = own.shape[:-1]
+    dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else real
+    entries = np.ascontiguousarray(np.broadcast_to(own, (*lead, rows.shape[-1])), dtype)
+    which = np.arange(prod(lead)).reshape(lead)
+    return entries.reshape(which.size, -1), np.broadcast_to(which, rows.shape[:-1])
+
+
+def softmax(
+    z: npt.ArrayLike,
+    *,
+    axis: int = -1,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    mask: npt.ArrayLike | None = None,
+    causal: bool = False,
+    out: npt.NDArray[Any] | None = None,
+    saturation: float = 0.99,
+    threads: int | None = None,
+) -> tuple[npt.NDArray[Any], SoftmaxRows]:
+    """Softmax along an axis, and what each row is like, in one pass over the logits.
+
+    Args:
+        z: logits, any shape; float16, bfloat16 (computed in float32), float32, float64, or
+            integers (computed and returned in float64).
+        axis: the axis that sums to one.
+        scale: multiplies the logits.
+        softcap: after the scale, logits become softcap·tanh(z/softcap).
+        mask: broadcasts to z's shape. Boolean: True where the entry takes part; cells masked out
+            are never looked at and are exactly 0. Floating-point: added to the logits.
+        causal: on the last two axes (queries, keys): a key takes part if it is not after its
+            query, the last query standing beside the last key.
+        out: where p goes, of p's shape and dtype; may be z itself, or strided.
+        saturation: rows whose largest probability is above this are called saturated.
+        threads: how many; None is INITCORE_NUM_THREADS or the CPUs this process may use.
+
+    Returns:
+        p: z's shape and dtype.
+        rows: `lse`, `max_prob`, `entropy` (nats), `sum_sq` (Σp²), `jacobian_norm` (‖diag p −
+            ppᵀ‖_F) as float64 and `saturated`, of z's shape without `axis`. A row with nothing to
+            choose from is zeros with lse −inf and NaN for the rest; a row with NaN or +inf is NaN
+            in that row alone.
+
+    Raises:
+        TypeError: a dtype or kind that is not accepted. ValueError: a shape or value that is not;
+            an `axis` out of range is a numpy AxisError.
+    """
+    logits = check_array("z", z)
+    axis = _axis(axis)
+    scale = _number("scale", scale, "a finite number")
+    cap = 0.0 if softcap is None else _number("softcap", softcap, "a positive number or None")
+    if softcap is not None and cap <= 0:
+        raise ValueError(f"softcap={softcap!r}: a positive number or None is accepted")
+    threshold = _number("saturation", saturation, "a number from 0 to 1")
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"saturation={saturation!r}: a number from 0 to 1 is accepted")
+    rows = _last(logits, axis)
+    if causal and (logits.ndim < 2 or axis % logits.ndim != logits.ndim - 1):
+        raise ValueError(
+            f"causal=True with axis={axis} of shape {logits.shape}: "
+            "the last axis of at least two (queries, keys) is accepted"
+        )
+    lead, n = rows.shape[:-1], rows.shape[-1]
+    dtype = native(logits.dtype)
+    real = compute_dtype(logits.dtype)
+    entries, which = (None, None) if mask is None else _mask(mask, logits, axis, real)
+    keep = entries if entries is not None and entries.dtype == np.uint8 else None
+    bias = entries if keep is None else None
+    p = _result("out", out, logits, dtype)
+    targets = _last(p, axis)
+    statistics = np.empty((*lead, _core.ROW_STATISTICS))
+    if n == 0:
+        statistics[...] = np.nan
+        statistics[..., 0] = -np.inf
+    kernel = _core.default().softmax
+    queries = lead[-1] if causal else 0
+
+    def task(first: int, size: int, index: tuple[Any, ...]) -> None:
+        shape = (size, n)
+        block = np.ascontiguousarray(rows[index], real).reshape(shape)
+        target = targets[index]
+        direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
+        block_p = target.reshape(shape) if direct else np.empty(shape, real)
+        mask_row = None if which is None else np.ascontiguousarray(which[index]).reshape(size)
+        stats = statistics[index].reshape(size, -1)
+        kernel(block, block_p, stats, first, scale, cap, keep, bias, mask_row, queries)
+        if not direct:
+            target[...] = block_p.reshape(target.shape)
+
+    pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
+    parallel(task, pieces, resolve_threads(threads))
+    return p, SoftmaxRows.from_statistics(statistics, threshold)
+
+
+def softmax_backward(
+    p: npt.ArrayLike,
+    dp: npt.ArrayLike,
+    *,
+    axis: int = -1,
+    scale: float = 1.0,
+    out: npt.NDArray[Any] | None = None,
+    threads: int | None = None,
+) -> npt.NDArray[Any]:
+    """The gradient with respect to z of p = softmax(scale·z): scale·p⊙(dp − Σ dp·p) a row.
+
+    Args:
+        p: probabilities, as `softmax` returns them.
+        dp: the gradient with respect to p, of p's shape and dtype.
+        axis, scale, threads: as in `softmax`.
+        out: where dz goes, of p's shape and dtype; may be p or dp.
+
+    Returns:
+        dz, of p's shape and dtype. The sum is taken in float64.
+    """
+    probabilities = check_array("p", p)
+    gradient = check_array("dp", dp)
+    if gradient.shape != probabilities.shape:
+        raise ValueError(
+            f"dp has shape {gradient.shape}: p's shape {probabilities.shape} is accepted"
+        )
+    dtype = native(probabilities.dtype)
+    if native(gradient.dtype) != dtype:
+        raise TypeError(f"dp has dtype {gradient.dtype}: p's dtype {dtype} is accepted")
+    axis = _axis(axis)
+    scale = _number("scale", scale, "a finite number")
+    real = compute_dtype(dtype)
+    rows, gradients = _last(probabilities, axis), _last(gradient, axis)
+    lead, n = rows.shape[:-1], rows.shape[-1]
+    dz = _result("out", out, probabilities, dtype, gradient)
+    targets = _last(dz, axis)
+    kernel = _core.default().softmax_backward
+
+    def task(first: int, size: int, index: tuple[Any, ...]) -> None:
+        shape = (size, n)
+        block = np.ascontiguousarray(rows[index], real).reshape(shape)
+        block_dp = np.ascontiguousarray(gradients[index], real).reshape(shape)
+        target = targets[index]
+        direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
+        block_dz = target.reshape(shape) if direct else np.empty(shape, real)
+        kernel(block, block_dp, block_dz, scale)
+        if not direct:
+            target[...] = block_dz.reshape(target.shape)
+
+    pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
+    parallel(task, pieces, resolve_threads(threads))
+    return dz
+
+
+def _axis(axis: object) -> int:
+    if isinstance(axis, (bool, np.bool_)) or not hasattr(axis, "__index__"):
+        raise TypeError(f"axis={axis!r}: an integer is accepted")
+    return int(axis.__index__())
+
+
+def _result(
+    argument: str,
+    out: object,
+    like: npt.NDArray[Any],
+    dtype: np.dtype[Any],
+    *others: npt.NDArray[Any],
+) -> npt.NDArray[Any]:
+    """`out` checked (the same memory as an input, or none of it), or a new array."""
+    if out is None:
+        return np.empty(like.shape, dtype)
+    result = check_output(out, like.shape, (dtype,))
+    for given in (like, *others):
+        same = (
+            result.__array_interface__["data"] == given.__array_interface__["data"]
+            and result.strides == given.strides
+            and result.dtype == given.dtype
+        )
+        if not same and np.may_share_memory(result, given) and np.shares_memory(result, given):
+            raise ValueError(
+                f"{argument} overlaps an input: the input itself, or memory of its own, is accepted"
+            )
+    return result

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Streams of random numbers, and the threads that fill arrays from them.
+
+A stream belongs to one seed and one name (and trial). Element i of a stream is a pure function of
+(seed, stream, i): no shape, stride, thread count or instruction set enters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+
+T = TypeVar("T")
+
+_WORD = 2**64
+# A task of this many elements takes a few milliseconds: short enough for Ctrl-C, long enough to
+# hide what it costs to hand it to a thread. A multiple of every tile.
+_TASK_ELEMENTS = 1 << 20
+_SMALL_ELEMENTS = 1 << 16
+_MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How the words of a stream become values: fma(unit, scale, shift) in the dtype.
+
+    `kind` is CONSTANT (the value is `shift`), UNIFORM (unit on (−1, 1), then clamped to
+    [low, high], both in the dtype) or NORMAL (a standard normal unit).
+    """
+
+    kind: int
+    scale: float = 0.0
+    shift: float = 0.0
+    low: float = -np.inf
+    high: float = np.inf
+
+
+# --- seeds, names, trials -------------------------------------------------------------------------
+
+
+def _check_word(argument: str, value: object) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{argument}={value!r}: an integer in [0, 2**64) is accepted, not a bool")
+    try:
+        word = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{argument}={value!r}: an integer in [0, 2**64) is accepted") from None
+    if not 0 <= word < _WORD:
+        raise ValueError(f"{argument}={value!r}: an integer in [0, 2**64) is accepted")
+    return word
+
+
+def check_seed(seed: object) -> int:
+    """The seed as an int in [0, 2^64); anything else is refused, never truncated."""
+    return _check_word("seed", seed)
+
+
+@lru_cache(maxsize=4096)
+def _hash_name(name: str) -> int:
+    try:
+        text = name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"name={name!r}: text that UTF-8 can encode is accepted") from None
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def stream_id(name: object, trial: object = 0) -> int:
+    """The stream of a name: (H(name) + trial) mod 2^64.
+
+    H is the first 8 bytes, little-endian, of BLAKE2b with digest_size=8 over the name in UTF-8; an
+    integer name in [0, 2^64) is hashed from its 8 little-endian bytes with person=b"int".
+    """
+    if isinstance(name, str):
+        hashed = _hash_name(name)
+    else:
+        word = _check_word("name", name) if name is not None else None
+        if word is None:
+            raise TypeError("name=None: a str, or an integer in [0, 2**64), is accepted")
+        digest = hashlib.blake2b(word.to_bytes(8, "little"), digest_size=8, person=b"int").digest()
+        hashed = int.from_bytes(digest, "little")
+    return (hashed + _check_word("trial", trial)) % _WORD
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+_pool: ThreadPoolExecutor | None = None
+_pool_lock = threading.Lock()
+
+
+def _forget_pool() -> None:
+    # a forked child has the executor's bookkeeping but none of its threads
+    global _pool, _pool_lock
+    _pool = None
+    _pool_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def _get_pool() -> ThreadPoolExecutor:
+    global _pool
+    with _pool_lock:
+        if _pool is None:  # threads start only as they are needed
+            _pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="initcore")
+        return _pool
+
+
+def resolve_threads(threads: object) -> int:
+    """The number of threads to use: `threads`, INITCORE_NUM_THREADS, or the CPUs we may use."""
+    source = "threads"
+    if threads is None:
+        text = os.environ.get("INITCORE_NUM_THREADS")
+        if not text:
+            if hasattr(os, "sched_getaffinity"):
+                return len(os.sched_getaffinity(0))
+            return os.cpu_count() or 1
+        source, threads = "INITCORE_NUM_THREADS", int(text) if text.isdecimal() else text
+    rule = f"{source}={threads!r}: an integer from 1 to {_MAX_THREADS} is accepted"
+    if isinstance(threads, (bool, np.bool_)):
+        raise TypeError(rule)
+    try:
+        number = operator.index(threads)  # type: ignore[arg-type]
+    except TypeError:
+        raise (TypeError if source == "threads" else ValueError)(rule) from None
+    if not 1 <= number <= _MAX_THREADS:
+        raise ValueError(rule)
+    return number
+
+
+def parallel(
+    function: Callable[..., T],
+    tasks: Sequence[tuple[Any, ...]],
+    threads: int,
+    cancel: npt.NDArray[np.int32] | None = None,
+) -> list[T]:
+    """[function(*task) for task in tasks], over `threads` threads of which this one is the first.
+
+    An exception (Ctrl-C is one) drops the tasks that have not begun, sets `cancel`, waits for those
+    that have, and is raised here.
+    """
+    results: list[Any] = [None] * len(tasks)
+    queue = deque(enumerate(tasks))
+
+    def work() -> None:
+        while True:
+            try:
+                index, task = queue.popleft()
+            except IndexError:
+                return
+            results[index] = function(*task)
+
+    helpers = []
+    try:
+        for _ in range(min(threads, len(tasks)) - 1):
+            helpers.append(_get_pool().submit(work))
+        work()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+    except BaseException:
+        queue.clear()
+        if cancel is not None:
+            cancel[0] = 1
+        raise
+    finally:
+        wait([helper for helper in helpers if not helper.cancel()])
+    return results
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def blocks(shape: tuple[int, ...], limit: int) -> list[tuple[int, int, tuple[Any, ...]]]:
+    """Cuts an index space of `shape` into pieces contiguous in C order, at most `limit` long.
+
+    Returns (first, size, index) a piece: its first logical index, its length, and the index that
+    takes it out of an array of that shape.
+    """
+    size = prod(shape)
+    if size <= limit or not shape:
+        return [(0, size, (...,))] if size else []
+    inner = prod(shape[1:])
+    if inner > limit:
+        return [
+            (i * inner + first, length, (i, *index))
+            for i in range(shape[0])
+            for first, length, index in blocks(shape[1:], limit)
+        ]
+    rows = limit // inner
+    starts = range(0, shape[0], rows)
+    return [
+        (i * inner, (min(i + rows, shape[0]) - i) * inner, (slice(i, i + rows),)) for i in starts
+    ]
+
+
+def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
+    """Whether two indices may share memory (no view made by slicing and transposing does)."""
+    reach = array.itemsize
+    for stride, length in sorted(
+        (abs(stride), length) for stride, length in zip(array.strides, array.shape, strict=True)
+    ):
+        if length > 1:
+            if stride < reach:
+                return True
+            reach += stride * (length - 1)
+    return False
+
+
+def check_output(
+    out: object, shape: tuple[int, ...], dtypes: tuple[npt.DTypeLike, ...]
+) -> npt.NDArray[Any]:
+    """`out` if it can take a result of `shape` in one of `dtypes`, else a clear error."""
+    names = ", ".join(np.dtype(dtype).name for dtype in dtypes)
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise TypeError(
+            f"out={type(out).__name__}: a NumPy array of {names} is accepted (no masked array)"
+        )
+    if out.dtype not in [np.dtype(dtype) for dtype in dtypes]:
+        raise TypeError(f"out has dtype {out.dtype}: {names}, native-endian, is accepted")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}: {shape} is accepted")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only: a writeable array is accepted")
+    if _overlaps_itself(out):
+        raise ValueError("out overlaps itself in memory: distinct elements are accepted")
+    return out
+
+
+def fill(
+    out: npt.NDArray[Any],
+    distribution: Distribution,
+    *,
+    seed: int,
+    stream: int,
+    threads: int,
+) -> None:
+    """Element i of `out`, in logical C order and any memory layout, becomes element i of the
+    stream."""
+    draw = _core.default().draw
+    words = (seed, stream, *astuple(distribution))
+    contiguous = out.flags.c_contiguous and out.flags.aligned
+    if contiguous:
+        out = out.reshape(-1)
+
+    def task(first: int, size: int, index: tuple[Any, ...]) -> None:
+        target = out[index]
+        if contiguous:
+            draw(target, first, *words)
+        else:
+            scratch = np.empty(size, out.dtype)
+            draw(scratch, first, *words)
+            target[...] = scratch.reshape(target.shape)
+
+    threads = threads if out.size > _SMALL_ELEMENTS else 1
+    parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The part of run_kernels.c that exists for float32 and for float64: included with REAL, WORD (the
+ * unsigned integer of its size) and T (the suffix of its names). */
+
+static REAL *T(inputs)(size_t n) {
+    REAL *x = buffer(n, sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = (REAL)random_input();
+    return x;
+}
+
+/* Every output must have been written. */
+static void T(take)(const REAL *x, size_t n) {
+    uint64_t digest = n;
+    WORD unwritten;
+    memset(&unwritten, UNWRITTEN, sizeof unwritten);
+    for (size_t i = 0; i < n; i++) {
+        WORD word;
+        memcpy(&word, x + i, sizeof word);
+        if (word == unwritten) fail("an output was not written");
+        digest = mix(digest, x[i] == x[i] ? word : 0x7FC0);
+    }
+    record(digest);
+}
+
+static void T(take_moments)(const ic_moments *m, size_t n) {
+    uint64_t digest = n;
+    for (size_t i = 0; i < n; i++) {
+        const double fields[] = {m[i].count, m[i].mean,      m[i].m2,       m[i].abs_max,
+                                 m[i].zeros, m[i].saturated, m[i].nonfinite};
+        for (size_t f = 0; f < COUNT(fields); f++) {
+            uint64_t word;
+            memcpy(&word, fields + f, sizeof word);
+            digest = mix(digest, fields[f] == fields[f] ? word : 0x7FC0);
+        }
+    }
+    record(digest);
+}
+
+static void T(run_draw)(const ic_kernels *k) {
+    static const uint64_t firsts[] = {0, 1, 63, 0xFFFFFFFFFu};
+    static const ic_distribution distributions[] = {
+        {IC_CONSTANT, 0, 1.5, -1, 1}, {IC_UNIFORM, 2, 0.5, -1.5, 2.25}, {IC_NORMAL, 2, 0.5, -1, 1}};
+    for (size_t d = 0; d < COUNT(distributions); d++)
+        for (size_t f = 0; f < COUNT(firsts); f++)
+            for (size_t i = 0; i < COUNT(LENGTHS); i++) {
+                REAL *out = buffer(LENGTHS[i], sizeof *out);
+                name("draw %zu bytes kind %zu first %" PRIu64 " n %zu", sizeof *out, d, firsts[f],
+                     LENGTHS[i]);
+                k->T(draw)(out, firsts[f], LENGTHS[i], 7, 11, distributions + d);
+                T(take)(out, LENGTHS[i]);
+                free(out);
+            }
+}
+
+static void T(run_activate)(const ic_kernels *k) {
+    static const REAL special[] = {0, (REAL)-0.0, 1e-30f, -1e30f, 1e30f, 100, -100, (REAL)NAN,
+                                   (REAL)INFINITY, (REAL)-INFINITY};
+    for (int activation = 0; activation < IC_ACTIVATIONS; activation++)
+        for (int derivative = 0; derivative < 2; derivative++)
+            for (size_t i = 0; i < COUNT(LENGTHS); i++) {
+                const size_t n = LENGTHS[i];
+                REAL *x = T(inputs)(n), *out = buffer(n, sizeof *out);
+                for (size_t j = 0; j < n && j < COUNT(special); j++) x[j] = special[j];
+                name("activate %zu bytes activation %d derivative %d n %zu", sizeof *x, activation,
+                     derivative, n);
+                k->T(activate)(x, out, n, activation, 0.3, derivative);
+                T(take)(out, n);
+                k->T(activate)(x, x, n, activation, 0.3, derivative);
+                if (n && memcmp(x, out, n * sizeof *x)) fail("in place differs");
+                free(x);
+                free(out);
+            }
+}
+
+static void T(run_moments)(const ic_kernels *k) {
+    for (size_t units = 0; units < 5; units++)
+        for (size_t i = 0; i < COUNT(WIDTHS); i++) {
+            const size_t batch = WIDTHS[i];
+            REAL *x = T(inputs)(units * batch);
+            ic_moments state = {0, 0, 0, 0, 0, 0, 0};
+            name("moments %zu bytes units %zu batch %zu", sizeof *x, units, batch);
+            k->T(moments)(x, units, batch, &state);
+            if (units > 1) x[batch] = (REAL)NAN;
+            k->T(moments)(x, units, batch, &state);
+            T(take_moments)(&state, 1);
+            free(x);
+        }
+}
+
+/* A matrix whose last row ends the allocation; the values between rows are never to be read. */
+static REAL *T(matrix)(size_t rows, size_t columns, size_t stride) {
+    const size_t n = (rows - 1) * stride + columns;
+    REAL *x = T(inputs)(n);
+    for (size_t i = 0; i < n; i++) x[i] = i % stride < columns ? x[i] / 4 : (REAL)NAN;
+    return x;
+}
+
+enum { T(LAYERS) = 3 };
+static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size_t batch,
+                            int stored, int activation) {
+    const ic_distribution normal = {IC_NORMAL, 0.5, 0, 0, 0};
+    ic_layer layers[T(LAYERS)];
+    REAL *arrays[2 * T(LAYERS) + 1] = {NULL};
+    ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers};
+    if (stored) {
+        arrays[0] = T(matrix)(batch, n_in, n_in + 2);
+        chain.input.data = arrays[0];
+        chain.input.row_stride = (ptrdiff_t)n_in + 2;
+    }
+    for (size_t l = 0; l < T(LAYERS); l++) {
+        const size_t from = l ? width : n_in, to = l + 1 < T(LAYERS) ? width : n_in;
+        const size_t stride = from + 3 * (l & 1);
+        layers[l] = (ic_layer){from, to, {NULL, 0, normal, 2 + l}, {NULL, 0, normal, 9 + l},
+                               l != 1, (activation + (int)l) % IC_ACTIVATIONS, 0.3, 0.05};
+        if (!stored) continue;
+        layers[l].weight.data = arrays[1 + 2 * l] = T(matrix)(to, from, stride);
+        layers[l].weight.row_stride = (ptrdiff_t)stride;
+        layers[l].bias.data = arrays[2 + 2 * l] = T(matrix)(1, to, to);
+        layers[l].bias.row_stride = (ptrdiff_t)to;
+    }
+    const size_t bytes = k->T(chain_workspace)(&chain);
+    char *workspace = buffer(bytes + 1, 1);
+    REAL *y = buffer(batch * n_in, sizeof *y);
+    ic_moments moments[2 * T(LAYERS)];
+    int32_t cancel = 0;
+    name("chain %zu bytes %zu -> %zu batch %zu stored %d activation %d", sizeof *y, n_in, width,
+         batch, stored, activation);
+    if (!k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("cancelled");
+    T(take)(y, batch * n_in);
+    T(take_moments)(moments, COUNT(moments));
+    if (!k->T(chain)(k, &chain, 5, NULL, y, workspace + 1, &cancel)) fail("cancelled");
+    T(take)(y, batch * n_in);
+    if (!k->T(chain)(k, &chain, 5, moments, NULL, workspace + 1, &cancel)) fail("cancelled");
+    T(take_moments)(moments, COUNT(moments));
+    cancel = 1;
+    if (k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("not cancelled");
+    for (size_t i = 0; i < COUNT(arrays); i++) free(arrays[i]);
+    free(workspace);
+    free(y);
+}
+
+static void T(run_chain)(const ic_kernels *k) {
+    int activation = 0;
+    for (size_t i = 0; i < COUNT(WIDTHS); i++)
+        for (size_t b = 0; b < COUNT(WIDTHS); b++)
+            for (int stored = 0; stored < 2; stored++)
+                T(run_chain_of)(k, WIDTHS[(i + b) % COUNT(WIDTHS)], WIDTHS[i], WIDTHS[b], stored,
+                                activation++ % IC_ACTIVATIONS);
+    T(run_chain_of)(k, 3, 300, 20, 0, IC_RELU); /* more than one slab */
+    T(run_chain_of)(k, 3, 300, 20, 1, IC_RELU);
+}
+
+static void T(run_softmax_of)(const ic_kernels *k, size_t rows, size_t n, int variant) {
+    const size_t masks = 3;
+    REAL *z = T(inputs)(rows * n), *p = buffer(rows * n, sizeof *p);
+    REAL *bias = T(inputs)(masks * n);
+    double *statistics = buffer(rows * IC_ROW_STATISTICS, sizeof *statistics);
+    uint8_t *keep = buffer(masks * n, 1);
+    int64_t *mask_row = buffer(rows, sizeof *mask_row);
+    ic_softmax_rows options = {.rows = rows, .n = n, .scale = variant & 1 ? -0.5 : 0.25};
+    for (size_t i = 0; i < masks * n; i++) {
+        keep[i] = i / n == 1 ? 0 : random_input() > -2;
+        if (i % 5 == 0) bias[i] = (REAL)-INFINITY;
+    }
+    for (size_t r = 0; r < rows; r++) mask_row[r] = (int64_t)((r + 1) % masks);
+    if (rows > 3 && n) {
+        z[n + n / 2] = (REAL)INFINITY;
+        z[2 * n + n - 1] = (REAL)NAN;
+    }
+    if (variant & 2) options.softcap = 3;
+    if (variant & 4) options.keep = keep;
+    if (variant & 8) options.bias = bias;
+    if (variant & 12) options.mask_row = mask_row;
+    if (variant & 16) options.queries = 4;
+    options.first_row = 2;
+
+    name("softmax %zu bytes rows %zu n %zu variant %d", sizeof *z, rows, n, variant);
+    k->T(softmax)(z, p, statistics, &options);
+    T(take)(p, rows * n);
+    take_f64(statistics, rows * IC_ROW_STATISTICS);
+    k->T(softmax)(z, NULL, statistics, &options);
+    take_f64(statistics, rows * IC_ROW_STATISTICS);
+    k->T(softmax)(z, z, NULL, &options);
+    T(take)(z, rows * n);
+    k->T(softmax_backward)(p, z, p, rows, n, 0.5);
+    T(take)(p, rows * n);
+    free(z);
+    free(p);
+    free(bias);
+    free(statistics);
+    free(keep);
+    free(mask_row);
+}
+
+static void T(run_softmax)(const ic_kernels *k) {
+    for (int variant = 0; variant < 32; variant++)
+        for (size_t i = 0; i < COUNT(LENGTHS); i++)
+            T(run_softmax_of)(k, variant % 4 ? 5 : 17, LENGTHS[i], variant);
+    T(run_softmax_of)(k, 0, 5, 0);
+}
+
+static void T(run_typed)(const ic_kernels *k) {
+    T(run_draw)(k);
+    T(run_activate)(k);
+    T(run_moments)(k);
+    T(run_chain)(k);
+    T(run_softmax)(k);
+}

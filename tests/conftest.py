@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fixtures: one kernel table for each instruction set this machine runs, and seeded generators."""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from initcore import _core
+
+# Derandomised: a run in CI can be repeated; no deadline: the portable kernels are slow by design.
+settings.register_profile("initcore", deadline=None, derandomize=True, max_examples=40)
+settings.load_profile("initcore")
+
+
+@pytest.fixture(scope="session", params=sorted(_core.available()))
+def kernels(request):
+    """The kernels of one instruction set; a test that takes this runs once for each."""
+    return _core.available()[request.param]
+
+
+@pytest.fixture(scope="session")
+def every_isa():
+    """The kernels of all instruction sets, for comparisons between them."""
+    return [kernels for _, kernels in sorted(_core.available().items())]
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    return np.dtype(request.param)
+
+
+@pytest.fixture
+def rng():
+    """Test inputs come from NumPy, so that a fault of ours cannot make its own input easy."""
+    return np.random.default_rng(20240229)

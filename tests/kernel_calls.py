@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The kernels as functions that return what they compute: the one place that knows how the
+bindings are called."""
+
+import hashlib
+
+import numpy as np
+
+from initcore import _core
+from initcore.reference.moments import FIELDS
+from initcore.reference.sampling import CONSTANT, NORMAL, UNIFORM
+from initcore.reference.softmax import STATISTICS
+
+ACTIVATION_NAMES = """
+linear relu leaky_relu tanh sigmoid elu selu gelu gelu_tanh silu mish softplus softsign erf sin
+hardtanh hardswish relu2
+"""
+ACTIVATION_IDS = {name: number for number, name in enumerate(ACTIVATION_NAMES.split())}
+DEFAULT_PARAMETERS = {"leaky_relu": 0.01, "elu": 1.0}
+# Lengths on both sides of a vector, of a panel and of a tile.
+EDGES = (0, 1, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 257)
+# Widths and batches on both sides of a vector and of a block of rows.
+SMALL = (1, 7, 15, 17, 63, 65)
+INFINITE = (-np.inf, np.inf)
+
+
+def philox(kernels, first, stream, key, n=1):
+    out = np.empty((n, 4), dtype=np.uint32)
+    kernels.philox(first | stream << 64, key, out)
+    return out
+
+
+def draw(
+    kernels, n, *, first=0, seed=0, stream=0, kind=NORMAL, scale=1.0, shift=0.0,
+    bounds=INFINITE, dtype="float32",
+):  # fmt: skip
+    out = np.empty(n, dtype=dtype)
+    kernels.draw(out, first, seed, stream, kind, scale, shift, *bounds)
+    return out
+
+
+def normal(kernels, n, **where):
+    return draw(kernels, n, kind=NORMAL, **where)
+
+
+def uniform(kernels, n, **where):
+    return draw(kernels, n, kind=UNIFORM, **where)
+
+
+def constant(kernels, n, value, **where):
+    return draw(kernels, n, kind=CONSTANT, scale=0.0, shift=value, **where)
+
+
+def activate(kernels, x, name, parameter=None, derivative=False):
+    if parameter is None:
+        parameter = DEFAULT_PARAMETERS.get(name, 0.0)
+    out = np.empty_like(x)
+    kernels.activate(x, out, ACTIVATION_IDS[name], parameter, derivative)
+    return out
+
+
+def moments(kernels, x, state=None):
+    state = np.zeros(len(FIELDS)) if state is None else state.copy()
+    kernels.moments(np.ascontiguousarray(x), state)
+    return state
+
+
+def layer_codes(names, thresholds=None):
+    thresholds = thresholds or [0.0] * len(names)
+    return [
+        (ACTIVATION_IDS[name], DEFAULT_PARAMETERS.get(name, 0.0), threshold)
+        for name, threshold in zip(names, thresholds, strict=True)
+    ]
+
+
+def run_chain(kernels, spec, trial=0, n_trials=1, y_shape=None):
+    """(states, y) of trials of `_core.Chain(*spec)`; y, of the last trial, only if shaped."""
+    dtype, _, _, widths, *_ = spec
+    chain = _core.Chain(*spec)
+    states = np.empty((n_trials, len(widths) - 1, 2, len(FIELDS)))
+    y = None if y_shape is None else np.empty(y_shape, dtype=dtype)
+    workspace = np.empty(kernels.chain_workspace(chain), dtype=np.uint8)
+    finished = kernels.chain(chain, trial, n_trials, states, y, workspace, np.zeros(1, np.int32))
+    assert finished
+    return states, y
+
+
+def chain(kernels, x, weights, biases, names, thresholds=None):
+    """(y, states) of a chain over given arrays."""
+    widths = [x.shape[1]] + [w.shape[0] for w in weights]
+    spec = (
+        x.dtype.name, 0, x.shape[0], widths, layer_codes(names, thresholds), x, weights, biases,
+    )  # fmt: skip
+    states, y = run_chain(kernels, spec, y_shape=(x.shape[0], widths[-1]))
+    return y, states[0]
+
+
+def softmax(kernels, z, *, scale=1.0, softcap=0.0, keep=None, bias=None, queries=0, first_row=0):
+    """(p, statistics) of the rows z (rows, n); keep and bias have z's shape."""
+    p = np.empty_like(z)
+    statistics = np.empty((z.shape[0], len(STATISTICS)))
+    if keep is not None:
+        keep = np.ascontiguousarray(keep, dtype=np.uint8)
+    mask_row = None if keep is None and bias is None else np.arange(z.shape[0])
+    kernels.softmax(z, p, statistics, first_row, scale, softcap, keep, bias, mask_row, queries)
+    return p, statistics
+
+
+def softmax_backward(kernels, p, dp, scale=1.0):
+    dz = np.empty_like(p)
+    kernels.softmax_backward(p, dp, dz, scale)
+    return dz
+
+
+def exact_sums(kernels, x):
+    """[(finite, non-finite, Σ, Σ of squares)] of the columns of x (t, m)."""
+    accumulators = np.zeros((x.shape[1], _core.EXACT_WORDS), dtype=np.int64)
+    kernels.exact_add(accumulators, np.ascontiguousarray(x))
+    return kernels.exact_values(accumulators)
+
+
+def same_bits(a, b):
+    """Equal in every bit, but for the payload and sign of a NaN."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    unsigned = np.dtype(f"u{a.dtype.itemsize}")
+    bits_a = np.ascontiguousarray(a).view(unsigned)
+    bits_b = np.ascontiguousarray(b).view(unsigned)
+    return bool(np.all((bits_a == bits_b) | (np.isnan(a) & np.isnan(b))))
+
+
+def sha256(array):
+    """The hash of an array's values in C order, little-endian."""
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return hashlib.sha256(little.tobytes()).hexdigest()

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Chains: layers and statistics against the reference, drawn sources, and the public function."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import initcore as ic
+from initcore.reference import chain as reference
+from initcore.reference import sampling
+from initcore.reference.matmul import matmul
+from initcore.reference.sampling import CONSTANT, NORMAL, UNIFORM
+from kernel_calls import (
+    ACTIVATION_IDS,
+    SMALL,
+    activate,
+    chain,
+    layer_codes,
+    moments,
+    run_chain,
+    same_bits,
+)
+
+# In a chain of exact activations (linear, relu) everything but m2 is the reference's, bit for
+# bit; m2 is a float64 sum of positive terms.
+M2_ERROR = 64 * 2.0**-53
+EXACT_FIELDS = [0, 1, 3, 4, 5, 6]
+# Through one inexact activation (4 ulps) and its conditioning, relative to the largest entry.
+ACTIVATION_ULPS = 4
+INFINITE = (-np.inf, np.inf)
+
+
+def operands(rng, batch, widths, dtype, gain=1.5):
+    x = rng.normal(size=(batch, widths[0])).astype(dtype)
+    pairs = list(zip(widths[1:], widths[:-1], strict=True))
+    weights = [(rng.normal(size=p) * gain / np.sqrt(p[1])).astype(dtype) for p in pairs]
+    biases = [(rng.normal(size=p[0]) * 0.1).astype(dtype) for p in pairs]
+    return x, weights, biases
+
+
+def states_agree(states, expected):
+    assert same_bits(states[..., EXACT_FIELDS], expected[..., EXACT_FIELDS])
+    error = np.abs(states[..., 2] - expected[..., 2])
+    assert np.all(error <= M2_ERROR * expected[..., 2])
+
+
+@cache
+def small_case(n, batch, dtype):
+    """Three relu and linear layers n wide, and the reference's answer."""
+    x, weights, biases = operands(np.random.default_rng(n * 100 + batch), batch, [n] * 4, dtype)
+    biases[1] = None
+    names = ["relu", "linear", "relu"]
+    answer = reference.chain(x, weights, biases, [(v, None) for v in names], [0.05] * 3)
+    return (x, weights, biases, names, [0.05] * 3), answer
+
+
+# --- exact chains ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", SMALL)
+@pytest.mark.parametrize("n", SMALL)
+def test_relu_chain_is_the_reference_bit_for_bit(every_isa, n, batch, dtype):
+    """Every n and batch around a vector and a block, and every instruction set alike."""
+    arguments, (y, states) = small_case(n, batch, dtype.name)
+    results = [chain(kernels, *arguments) for kernels in every_isa]
+    for got_y, got_states in results:
+        assert same_bits(got_y, y)
+        states_agree(got_states, states)
+        assert same_bits(got_states, results[0][1])
+
+
+@given(
+    batch=st.integers(1, 40),
+    widths=st.lists(st.integers(1, 30), min_size=2, max_size=5),
+    seed=st.integers(0, 2**32),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_chains_of_any_widths(kernels, batch, widths, seed, dtype):
+    x, weights, biases = operands(np.random.default_rng(seed), batch, widths, dtype)
+    names = (["relu", "linear"] * 3)[: len(weights)]
+    y, states = chain(kernels, x, weights, biases, names, [0.05] * len(weights))
+    pairs = [(name, None) for name in names]
+    expected_y, expected = reference.chain(x, weights, biases, pairs, [0.05] * len(weights))
+    assert same_bits(y, expected_y)
+    states_agree(states, expected)
+
+
+def test_post_statistics_are_those_of_the_output(kernels, rng, dtype):
+    """The state of the last activation is `moments` of y, bit for bit."""
+    x, weights, biases = operands(rng, 33, [20, 50, 30], dtype)
+    y, states = chain(kernels, x, weights, biases, ["tanh", "gelu"])
+    assert same_bits(moments(kernels, y.T)[[0, 1, 2, 3, 4, 6]], states[-1, 1][[0, 1, 2, 3, 4, 6]])
+
+
+# --- every activation ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ACTIVATION_IDS)
+def test_activation_in_a_chain(every_isa, rng, name, dtype):
+    """One layer is the activation kernel on the fma product; the post state has no saturation."""
+    x, weights, biases = operands(rng, 17, [9, 31], dtype, gain=3)
+    h = matmul(x, weights[0], biases[0])
+    results = []
+    for kernels in every_isa:
+        y, states = chain(kernels, x, weights, biases, [name], [0.05])
+        expected = activate(kernels, np.ascontiguousarray(h).ravel(), name).reshape(h.shape)
+        assert same_bits(y, expected)
+        slope = activate(kernels, h.ravel(), name, derivative=True)
+        assert states[0, 0, 5] == np.count_nonzero(np.abs(slope) < dtype.type(0.05))
+        assert states[0, 1, 5] == 0
+        results.append((y, states))
+    for y, states in results:
+        assert same_bits(y, results[0][0])
+        assert same_bits(states, results[0][1])
+
+
+@pytest.mark.parametrize("name", ACTIVATION_IDS)
+def test_deep_chain_stays_near_the_reference(kernels, rng, name, dtype):
+    """Four layers: rounding grows by at most the layers' own norms."""
+    x, weights, biases = operands(rng, 7, [15, 17, 16, 9, 5], dtype, gain=1.0)
+    y, states = chain(kernels, x, weights, biases, [name] * 4, [0.05] * 4)
+    expected_y, expected = reference.chain(x, weights, biases, [(name, None)] * 4, [0.05] * 4)
+    growth = np.prod([1 + np.linalg.norm(w, 2) for w in weights])
+    if name == "relu2":
+        growth *= (1 + np.max(expected[..., 3])) ** 4
+    allowed = 4 * ACTIVATION_ULPS * growth * np.finfo(dtype).eps * np.max(expected[..., 3])
+    assert np.max(np.abs(y - expected_y)) <= allowed
+    assert np.max(np.abs(states[..., 1] - expected[..., 1])) <= allowed
+    assert np.array_equal(states[..., [0, 6]], expected[..., [0, 6]])
+
+
+def test_unknown_saturation_is_nan(kernels, rng):
+    x, weights, biases = operands(rng, 5, [3, 4], np.float32)
+    _, states = chain(kernels, x, weights, biases, ["relu2"], [np.nan])
+    assert np.isnan(states[0, 0, 5])
+    assert states[0, 1, 5] == 0
+
+
+# --- values that are not finite, subnormals --------------------------------------------------
+
+
+def test_special_values_are_counted(kernels, dtype):
+    big = np.finfo(dtype).max
+    x = np.array([[np.nan, 1], [np.inf, 1], [big, big], [0, 0]], dtype)
+    w = np.array([[1, 1], [0, 1]], dtype)
+    y, states = chain(kernels, x, [w], [None], ["relu"], [0.05])
+    expected_y, expected = reference.chain(x, [w], [None], [("relu", None)], [0.05])
+    assert same_bits(y, expected_y)
+    states_agree_with_nan(states, expected)
+    assert states[0, 0, 6] == 5
+
+
+def states_agree_with_nan(states, expected):
+    assert same_bits(states[..., [0, 1, 3, 4, 6]], expected[..., [0, 1, 3, 4, 6]])
+    assert np.array_equal(np.isnan(states[..., 2]), np.isnan(expected[..., 2]))
+
+
+def test_subnormal_signals_survive(kernels, dtype):
+    tiny = np.finfo(dtype).smallest_subnormal
+    x = np.array([[3 * tiny, -tiny]], dtype)
+    y, states = chain(kernels, x, [np.eye(2, dtype=dtype)], [None], ["relu"])
+    assert y.tolist() == [[3 * float(tiny), 0]]
+    assert states[0, 1, 3] == 3 * float(tiny)
+
+
+# --- drawn sources ---------------------------------------------------------------------------
+
+
+def drawn_spec(dtype, seed, batch, widths, names):
+    """A chain whose input, weights and biases are all drawn; and what to draw by hand."""
+    layers = range(len(widths) - 1)
+    sources = {"input": (sampling.stream_id("input"), NORMAL, 1.0, 0.0, *INFINITE)}
+    for layer in layers:
+        stream = sampling.stream_id(f"layers.{layer}.weight")
+        std = float(np.sqrt(2 / widths[layer]))
+        sources[f"w{layer}"] = (
+            (stream, NORMAL, std, 0.0, *INFINITE)
+            if layer % 2 == 0
+            else (stream, UNIFORM, 0.4, 0.1, -0.25, 0.45)
+        )
+        stream = sampling.stream_id(f"layers.{layer}.bias")
+        sources[f"b{layer}"] = (stream, CONSTANT, 0.0, 0.125, *INFINITE)
+    sources["b0"] = None
+    spec = (
+        dtype.name, seed, batch, widths, layer_codes(names, [0.05] * len(names)),
+        sources["input"], [sources[f"w{layer}"] for layer in layers],
+        [sources[f"b{layer}"] for layer in layers],
+    )  # fmt: skip
+    return spec, sources
+
+
+def drawn_by_hand(kernels, source, shape, seed, trial, dtype):
+    if source is None:
+        return None
+    out = np.empty(int(np.prod(shape)), dtype)
+    stream, *distribution = source
+    kernels.draw(out, 0, seed, (stream + trial) % 2**64, *distribution)
+    return out.reshape(shape)
+
+
+@pytest.mark.parametrize(("batch", "widths"), [
+    (1, [1, 1, 1]), (7, [15, 17, 63]), (17, [65, 7, 33]), (16, [130, 300, 20]), (65, [16, 16, 16]),
+])  # fmt: skip
+def test_drawn_weights_are_those_of_their_streams(every_isa, batch, widths, dtype):
+    """A trial draws what `draw` gives for (seed, stream + trial), and no two trials agree."""
+    seed, names = 2**40 + 3, ["relu", "gelu"]
+    spec, sources = drawn_spec(dtype, seed, batch, widths, names)
+    results = []
+    for kernels in every_isa:
+        states, y = run_chain(kernels, spec, trial=5, n_trials=3, y_shape=(batch, widths[-1]))
+        for t in range(3):
+
+            def hand(key, shape, t=t, kernels=kernels):
+                return drawn_by_hand(kernels, sources[key], shape, seed, 5 + t, dtype)
+
+            x = hand("input", (batch, widths[0]))
+            weights = [hand(f"w{i}", (widths[i + 1], widths[i])) for i in range(2)]
+            biases = [hand(f"b{i}", (widths[i + 1],)) for i in range(2)]
+            by_hand_y, by_hand = chain(kernels, x, weights, biases, names, [0.05] * 2)
+            assert same_bits(states[t], by_hand)
+        assert same_bits(y, by_hand_y)
+        assert len(set(states[:, 0, 0, 1])) == 3
+        results.append(states)
+    assert all(same_bits(results[0], other) for other in results)
+
+
+def test_trials_do_not_know_each_other(kernels, dtype):
+    """Trials 0 … 5 in one call, in two, and one by one; the trial number wraps with the stream."""
+    spec, _ = drawn_spec(dtype, 1, 9, [12, 12, 12], ["relu", "tanh"])
+    whole, _ = run_chain(kernels, spec, 0, 6)
+    parts = np.concatenate([run_chain(kernels, spec, 0, 2)[0], run_chain(kernels, spec, 2, 4)[0]])
+    assert same_bits(whole, parts)
+    for trial in range(6):
+        assert same_bits(run_chain(kernels, spec, trial, 1)[0][0], whole[trial])
+
+
+def test_workspace_may_lie_anywhere(kernels, rng):
+    """C never allocates: it aligns what it is given, and what was in it does not matter."""
+    from initcore import _core
+
+    x, weights, biases = operands(rng, 19, [21, 40, 11], np.float32)
+    spec = ("float32", 0, 19, [21, 40, 11], layer_codes(["relu", "relu"]), x, weights, biases)
+    built = _core.Chain(*spec)
+    size = kernels.chain_workspace(built)
+    expected, _ = run_chain(kernels, spec)
+    for offset in (0, 1, 13, 40, 63):
+        storage = np.full(size + 64, 255, np.uint8)
+        states = np.empty((1, 2, 2, 7))
+        workspace, cancel = storage[offset : offset + size], np.zeros(1, np.int32)
+        assert kernels.chain(built, 0, 1, states, None, workspace, cancel)
+        assert same_bits(states, expected)
+        assert np.all(storage[:offset] == 255)
+        assert np.all(storage[offset + size :] == 255)
+
+
+def test_a_cancelled_chain_says_so(kernels, rng):
+    from initcore import _core
+
+    spec, _ = drawn_spec(np.dtype("float32"), 0, 16, [64, 64, 64], ["relu", "relu"])
+    built = _core.Chain(*spec)
+    workspace = np.empty(kernels.chain_workspace(built), np.uint8)
+    states = np.empty((1000, 2, 2, 7))
+    assert not kernels.chain(built, 0, 1000, states, None, workspace, np.ones(1, np.int32))
+
+
+# --- the public function ---------------------------------------------------------------------
+
+
+def test_zero_fraction_and_saturation():
+    """CASES 24: pre [[3,−3],[7,−7]], post half zero; relu is saturated where it is off."""
+    x = np.array([[1.0, 2], [3, 4]])
+    y, layers = ic.chain(x, [np.array([[1.0, 1], [-1, -1]])], activation="relu")
+    assert y.tolist() == [[3, 0], [7, 0]]
+    assert layers.pre.mean.tolist() == [0]
+    assert layers.pre.second_moment.tolist() == [29]
+    assert layers.pre.saturated_fraction.tolist() == [0.5]
+    assert layers.post.zero_fraction.tolist() == [0.5]
+    assert layers.post.abs_max.tolist() == [7]
+    assert np.isnan(layers.post.saturated_fraction).all()
+
+
+def test_public_chain_against_the_reference(rng, dtype):
+    x, weights, biases = operands(rng, 11, [8, 20, 6], dtype)
+    y, layers = ic.chain(x, weights, biases, activation="relu", last="linear")
+    names = [("relu", None), ("linear", None)]
+    expected_y, states = reference.chain(x, weights, biases, names, [0.05] * 2)
+    assert same_bits(y, expected_y)
+    for record, state in ((layers.pre, states[:, 0]), (layers.post, states[:, 1])):
+        count, mean, m2, abs_max, zeros, _, nonfinite = state.T
+        assert same_bits(record.mean, mean)
+        assert np.allclose(record.variance, m2 / count, rtol=1e-13, atol=0)
+        assert np.allclose(record.second_moment, m2 / count + mean**2, rtol=1e-13, atol=0)
+        assert np.array_equal(record.abs_max, abs_max)
+        assert np.array_equal(record.zero_fraction, zeros / count)
+        assert np.array_equal(record.nonfinite_fraction, nonfinite / count)
+
+
+def test_leading_axes_are_trials(rng):
+    """Leading axes broadcast: each trial is the chain of its own arrays, for any threads."""
+    x = rng.normal(size=(3, 1, 9, 5)).astype(np.float32)
+    weights = [
+        rng.normal(size=(4, 7, 5)).astype(np.float32),
+        rng.normal(size=(6, 7)).astype(np.float32),
+    ]
+    y, layers = ic.chain(x, weights, activation="relu")
+    assert y.shape == (3, 4, 9, 6)
+    assert layers.post.mean.shape == (3, 4, 2)
+    for i in range(3):
+        for j in range(4):
+            one, stats = ic.chain(x[i, 0], [weights[0][j], weights[1]], activation="relu")
+            assert same_bits(y[i, j], one)
+            assert same_bits(layers.post.variance[i, j], stats.post.variance)
+    for threads in (1, 2, 3, 7, 16):
+        again, stats = ic.chain(x, weights, activation="relu", threads=threads)
+        assert same_bits(again, y)
+        assert same_bits(stats.pre.variance, layers.pre.variance)
+
+
+def test_inputs_of_any_layout(rng, tmp_path):
+    """CASES 40, 42: F-ordered, strided, big-endian, unaligned and read-only inputs are read."""
+    x, weights, biases = operands(rng, 6, [10, 12], np.float32)
+    y, _ = ic.chain(x, weights, biases, activation="gelu")
+    w = weights[0]
+    w.tofile(tmp_path / "w.bin")
+    frozen = w.copy()
+    frozen.flags.writeable = False
+    unaligned = np.empty(w.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(w.shape)
+    unaligned[...] = w
+    for same in (
+        np.asfortranarray(w),
+        np.repeat(w, 2, axis=0)[::2],
+        np.repeat(w, 2, axis=1)[:, ::2],
+        w[::-1, ::-1].copy()[::-1, ::-1],
+        w.astype(">f4"),
+        unaligned,
+        frozen,
+        np.memmap(tmp_path / "w.bin", np.float32, mode="r", shape=w.shape),
+        np.frombuffer(w.tobytes(), np.float32).reshape(w.shape),
+    ):
+        assert same_bits(ic.chain(x, [same], biases, activation="gelu")[0], y)
+    for same in (np.asfortranarray(x), np.repeat(x, 3, axis=0)[::3], x.astype(">f4")):
+        assert same_bits(ic.chain(same, weights, biases, activation="gelu")[0], y)
+
+
+def test_halves_compute_in_float32(rng):
+    x, weights, biases = operands(rng, 6, [10, 12], np.float16)
+    y, _ = ic.chain(x, weights, biases, activation="relu")
+    wide = [a.astype(np.float32) for a in (x, weights[0], biases[0])]
+    expected, _ = ic.chain(wide[0], [wide[1]], [wide[2]], activation="relu")
+    assert y.dtype == np.float32
+    assert same_bits(y, expected)
+
+
+def test_stats_may_be_left_out(rng):
+    x, weights, _ = operands(rng, 6, [10, 12], np.float32)
+    y, layers = ic.chain(x, weights, activation="relu", stats=False)
+    assert layers is None
+    assert same_bits(y, ic.chain(x, weights, activation="relu")[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "weights", "biases", "keywords", "error", "named"),
+    [
+        (np.ones((2, 3)), [np.ones((4, 5))], None, {}, ValueError, r"weights\[0\].*\(4, 5\)"),
+        (np.ones((2, 3)), [np.ones((4, 3))] * 2, None, {}, ValueError, r"weights\[1\]"),
+        (np.ones((2, 3)), [np.ones((4, 3))], [np.ones(3)], {}, ValueError, r"biases\[0\]"),
+        (np.ones((2, 3)), [np.ones((4, 3))], [], {}, ValueError, "biases"),
+        (np.ones(3), [np.ones((4, 3))], None, {}, ValueError, "x"),
+        (np.ones((2, 3)), [], None, {}, ValueError, "weights"),
+        (np.ones((2, 3)), [np.ones((4, 3))], None, {"activation": "rleu"}, ValueError, "rleu"),
+        (np.ones((2, 3)), [np.ones((4, 3))], None, {"activation": []}, ValueError, "activation"),
+        (np.ones((2, 3)) * 1j, [np.ones((4, 3))], None, {}, TypeError, "x"),
+        (np.ones((2, 3)), [np.ma.ones((4, 3))], None, {}, TypeError, "weights"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(x, weights, biases, keywords, error, named):
+    with pytest.raises(error, match=named):
+        ic.chain(x, weights, biases, **({"activation": "relu"} | keywords))

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Statistics of one array: against the reference, rationals, and the public reports."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import initcore as ic
+from initcore.reference import moments as reference
+from kernel_calls import EDGES, SMALL, moments, same_bits
+
+# m2 relative to the true sum of squared deviations: one rounding an entry of a lane and the
+# folds, all terms positive.
+M2_ERROR = 64 * 2.0**-53
+COUNTED = [0, 3, 4, 6]  # count, abs_max, zeros, nonfinite: exact
+
+
+def agrees(state, expected):
+    """Counts and the mean bit for bit, m2 to its rounding."""
+    assert same_bits(state[COUNTED], expected[COUNTED])
+    assert same_bits(state[1:2], expected[1:2])
+    if np.isnan(expected[2]):
+        assert np.isnan(state[2])
+    else:
+        assert abs(state[2] - expected[2]) <= M2_ERROR * expected[2]
+
+
+def scalar(field):
+    return np.asarray(field).item()
+
+
+@given(
+    units=st.integers(1, 20),
+    batch=st.integers(1, 100),
+    seed=st.integers(0, 2**32),
+    offset=st.sampled_from([0.0, 3.0, 1e4]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_equals_the_reference(kernels, units, batch, seed, offset, dtype):
+    x = (np.random.default_rng(seed).normal(size=(units, batch)) + offset).astype(dtype)
+    agrees(moments(kernels, x), reference.moments(x))
+
+
+@pytest.mark.parametrize("batch", [n for n in EDGES if n])
+def test_every_batch_against_rationals(kernels, batch, rng, dtype):
+    x = rng.normal(size=(3, batch)).astype(dtype)
+    state = moments(kernels, x)
+    entries = [Fraction(float(v)) for v in x.ravel()]
+    mean = sum(entries) / len(entries)
+    m2 = sum((v - mean) ** 2 for v in entries)
+    spread = max(abs(v) for v in entries)
+    assert abs(Fraction(state[1]) - mean) <= spread * Fraction(4 + batch // 16, 2**52)
+    assert abs(Fraction(state[2]) - m2) <= (m2 + spread**2 / 2**52) * Fraction(64, 2**53)
+
+
+@pytest.mark.parametrize("batch", SMALL)
+@pytest.mark.parametrize("units", SMALL)
+def test_every_instruction_set_gives_the_same_bits(every_isa, units, batch, rng, dtype):
+    x = rng.normal(size=(units, batch)).astype(dtype)
+    states = [moments(kernels, x) for kernels in every_isa]
+    assert all(same_bits(states[0], other) for other in states)
+
+
+def test_units_continue_a_state(kernels, rng, dtype):
+    """Units given in two calls are merged as in one."""
+    x = rng.normal(size=(9, 21)).astype(dtype)
+    for cut in (1, 4, 8):
+        assert same_bits(moments(kernels, x[cut:], moments(kernels, x[:cut])), moments(kernels, x))
+
+
+def test_no_cancellation(kernels):
+    """The variance of numbers far from zero: exact here, lost by E[x²] − E[x]²."""
+    x = np.array([[1e8 + 1, 1e8 + 2, 1e8 + 3]])
+    state = moments(kernels, x)
+    assert state[1] == 1e8 + 2
+    assert state[2] == 2
+
+
+def test_counts_and_special_values(kernels, dtype):
+    """abs_max passes over NaN, a mean over +∞ is +∞, m2 then NaN."""
+    tiny = np.finfo(dtype).smallest_subnormal
+    state = moments(kernels, np.array([[0.0, -0.0, tiny, -5.0]], dtype))
+    assert state[COUNTED].tolist() == [4, 5, 2, 0]
+    state = moments(kernels, np.array([[np.nan, 1, -2, 0]], dtype))
+    assert state[COUNTED].tolist() == [4, 2, 1, 1]
+    assert np.isnan(state[1])
+    assert np.isnan(state[2])
+    state = moments(kernels, np.array([[np.inf, 1, -2, 0]], dtype))
+    assert state[COUNTED].tolist() == [4, np.inf, 1, 1]
+    assert state[1] == np.inf
+    assert np.isnan(state[2])
+
+
+# --- the public function ---------------------------------------------------------------------
+
+
+def test_ddof_is_zero():
+    """CASES 25: variance 7.4375, not 8.5."""
+    stats = ic.moments(np.array([[1.0, 2, 3, 4], [5, 6, 7, 10]]))
+    assert scalar(stats.variance) == pytest.approx(7.4375, rel=1e-15)
+    assert scalar(stats.mean) == 4.75
+    assert scalar(stats.second_moment) == 30.0
+    assert scalar(stats.abs_max) == 10
+
+
+def test_half_precision_does_not_overflow():
+    """CASES 26: float16 [40000]×3 has mean 40000 and variance 0."""
+    stats = ic.moments(np.full(3, 40000, np.float16))
+    assert scalar(stats.mean) == 40000
+    assert scalar(stats.variance) == 0
+    assert scalar(stats.second_moment) == 1.6e9
+
+
+def test_big_endian_input():
+    """CASES 40: ones(10, '>f4') has mean 1."""
+    for code in (">f4", ">f8", "<f4", "<f8", ">f2"):
+        stats = ic.moments(np.ones(10, code))
+        assert (scalar(stats.mean), scalar(stats.variance)) == (1, 0)
+
+
+def test_read_only_input(tmp_path, rng):
+    """CASES 42: frombuffer and memmap(mode='r')."""
+    x = rng.normal(size=100).astype(np.float32)
+    expected = scalar(ic.moments(x).variance)
+    x.tofile(tmp_path / "x.bin")
+    mapped = np.memmap(tmp_path / "x.bin", dtype=np.float32, mode="r")
+    assert scalar(ic.moments(mapped).variance) == expected
+    assert scalar(ic.moments(np.frombuffer(x.tobytes(), np.float32)).variance) == expected
+
+
+def test_layout_does_not_matter(rng):
+    x = rng.normal(size=(6, 10))
+    expected = ic.moments(x)
+    for same in (np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], x[::-1][::-1]):
+        assert scalar(ic.moments(same).variance) == scalar(expected.variance)
+        assert scalar(ic.moments(same).mean) == scalar(expected.mean)
+
+
+def test_fractions_of_an_array():
+    stats = ic.moments(np.array([0.0, -0.0, np.nan, np.inf, 1, 2, 3, 4]))
+    assert scalar(stats.zero_fraction) == 0.25
+    assert scalar(stats.nonfinite_fraction) == 0.25
+    assert np.isnan(scalar(stats.mean))
+    assert np.isnan(scalar(stats.variance))
+
+
+def test_kaiming_conserves_the_second_moment_not_the_variance():
+    """CASES 22, FACTS §1: √2·relu of N(0,1) has mean .56419, second moment 1, variance .68169."""
+    n = 1 << 20
+    z = ic.normal()((n,), seed=22, name="z", dtype=np.float64)
+    stats = ic.moments(np.sqrt(2) * np.maximum(z, 0))
+    # s.e. from E x² = 1, E x⁴ = 6; the variance's is below that of x²
+    assert abs(scalar(stats.mean) - 0.5641895835) <= 5 * np.sqrt(0.6816901138 / n)
+    assert abs(scalar(stats.second_moment) - 1) <= 5 * np.sqrt(5 / n)
+    assert abs(scalar(stats.variance) - 0.6816901138) <= 5 * np.sqrt(5 / n)
+    assert abs(scalar(stats.zero_fraction) - 0.5) <= 5 * np.sqrt(0.25 / n)
+
+
+@pytest.mark.parametrize("x", [np.array([1, 2 + 3j]), np.array(["a"]), np.array([object()])])
+def test_inputs_that_are_no_numbers_are_refused(x):
+    with pytest.raises(TypeError, match="x"):
+        ic.moments(x)
+
+
+def test_masked_arrays_are_refused():
+    with pytest.raises(TypeError, match="mask"):
+        ic.moments(np.ma.masked_array([1.0, 2.0], mask=[0, 1]))

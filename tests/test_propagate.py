@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""propagate and compare_inits: what chains with known answers do, verdicts, arguments."""
+
+import math
+
+import numpy as np
+import pytest
+
+import initcore as ic
+
+
+def near(measured, se, expected, sigmas=5.0):
+    """Whether a mean over trials agrees with an expectation."""
+    return abs(measured - expected) <= sigmas * se
+
+
+class TestKnownChains:
+    @pytest.mark.parametrize("std", [5.0, 0.2])
+    def test_linear_chain_multiplies_its_std(self, std):
+        """Std 5 per layer for 10 layers is 5^10 = 9 765 625; 0.2^10 = 1.024e-7."""
+        n = 64
+        result = ic.propagate(
+            [n] * 11, activation="linear", init=f"normal(std={std / math.sqrt(n)})", trials=200
+        )
+        moment, se = result.pre.second_moment, result.pre.se.second_moment
+        for layer in range(10):
+            assert near(moment[layer], se[layer], std ** (2 * (layer + 1)))
+        assert near(result.factor, result.factor_se, std**2)
+        assert math.sqrt(moment[9]) == pytest.approx(std**10, rel=0.2)
+        np.testing.assert_allclose(result.theory.pre.second_moment[9], std**20, rtol=1e-6)
+
+    def test_relu_after_kaiming_conserves_the_second_moment_not_the_variance(self):
+        """discuss.pytorch 187362, stats.stackexchange 138035."""
+        result = ic.propagate([512, 512], init="kaiming_normal", trials=100)
+        x, se = result.post, result.post.se
+        assert near(x.second_moment[0], se.second_moment[0], 1)
+        # The mean and the variance of finite layers are off by a few parts in 4 n.
+        assert near(x.mean[0], se.mean[0] + 4e-4, 0.5641895835, 4)
+        assert near(x.variance[0], se.variance[0] + 4e-4, 0.6816901138, 4)
+        assert near(x.zero_fraction[0], se.zero_fraction[0], 0.5)
+        assert near(result.pre.second_moment[0], result.pre.se.second_moment[0], 2)
+
+    def test_bias_adds_its_variance(self):
+        result = ic.propagate([32, 32], activation="linear", init="zeros", bias="normal(std=3)")
+        assert near(result.pre.second_moment[0], result.pre.se.second_moment[0], 9)
+
+    def test_float64(self):
+        single, double = (ic.propagate([32] * 4, trials=50, dtype=t) for t in ("float32", float))
+        assert double.spec["dtype"] == "float64"
+        assert not np.array_equal(single.pre.second_moment, double.pre.second_moment)
+        for result in (single, double):
+            assert near(result.pre.second_moment[2], result.pre.se.second_moment[2], 2)
+
+    def test_the_last_layer_may_have_its_own_activation(self):
+        result = ic.propagate([16] * 4, last="linear", trials=5)
+        assert result.spec["activation"] == ["relu", "relu", "linear"]
+        assert result.post.zero_fraction[1] > 0.2
+        assert result.post.zero_fraction[2] == 0
+
+    def test_a_list_a_layer(self):
+        result = ic.propagate(
+            [16, 8, 4],
+            activation=["tanh", "relu"],
+            init=["ones", ic.zeros()],
+            bias=[None, "constant(2)"],
+            trials=3,
+        )
+        assert result.spec["init"] == ["ones()", "zeros()"]
+        assert result.post.abs_max[0] <= 1
+        assert result.post.mean[1] == 2
+        assert result.post.variance[1] == 0
+        assert result.pre.se.mean[1] == 0
+
+
+class TestVerdicts:
+    """Kinds of chain whose answers are known."""
+
+    CHAIN = {"widths": [64] * 31, "batch": 16}
+
+    def test_kaiming_relu_holds(self):
+        result = ic.propagate(**self.CHAIN, init="kaiming_normal")
+        assert result.outcome == "holds"
+        assert near(result.factor, result.factor_se, 1, 3)
+        assert result.verdict.startswith("holds: second moment ×")
+        assert "(layers 15 to 30)" in result.verdict
+        assert "would hold" not in result.verdict
+
+    def test_xavier_relu_halves(self):
+        result = ic.propagate(**self.CHAIN, init="xavier_normal")
+        assert result.outcome == "decays"
+        assert near(result.factor, result.factor_se, 1 / 2, 3)
+        assert ".scaled(1.414) would hold, a gain of 1.414" in result.verdict
+        held = ic.propagate(**self.CHAIN, init="xavier_normal().scaled(1.414213562)")
+        assert held.outcome == "holds"
+
+    def test_torch_linear_relu_loses_a_factor_of_six(self):
+        result = ic.propagate(**self.CHAIN, init="torch_linear")
+        assert result.outcome == "decays"
+        assert near(result.factor, result.factor_se, 1 / 6, 3)
+        assert ".scaled(2.449) would hold, a gain of 1.414" in result.verdict
+
+    def test_kaiming_scaled_explodes(self):
+        result = ic.propagate(**self.CHAIN, init="kaiming_normal().scaled(1.5)")
+        assert result.outcome == "explodes"
+        assert near(result.factor, result.factor_se, 2.25, 3)
+        assert ".scaled(0.6667) would hold" in result.verdict
+
+    def test_kaiming_scaled_overflows_when_deep(self):
+        # 2.25^l passes the square of float32's largest number near layer 218; in narrow layers,
+        # whose energy wanders, some trials are earlier and some later.
+        result = ic.propagate([32] * 301, init="kaiming_normal().scaled(1.5)", batch=4, trials=20)
+        assert result.outcome == "overflows"
+        first = int(np.flatnonzero(result.pre.nonfinite_fraction > 0)[0]) + 1
+        assert 180 < first < 230
+        assert f"overflows float32 at layer {first} (" in result.verdict
+        assert "of 20 trials)" in result.verdict
+        assert np.isnan(result.pre.second_moment[-1])
+        double = ic.propagate(**{**result.spec, "dtype": "float64"}, trials=20)
+        assert double.outcome == "explodes"
+
+    def test_tanh_holds_once_it_has_settled(self):
+        result = ic.propagate(
+            **self.CHAIN, activation="tanh", init="xavier_normal(gain=1.6666666666666667)"
+        )
+        assert result.pre.second_moment[0] > 2 * result.pre.second_moment[-1]
+        assert result.outcome == "holds"
+        assert math.sqrt(result.post.second_moment[-1]) == pytest.approx(0.651347, rel=0.02)
+
+    def test_linear_decays(self):
+        result = ic.propagate([64] * 11, activation="linear", init="normal(std=0.025)")
+        assert result.outcome == "decays"
+        assert near(result.factor, result.factor_se, 0.04, 3)
+        assert ".scaled(5) would hold, a gain of 1" in result.verdict
+
+    def test_underflow_vanishes(self):
+        result = ic.propagate([64] * 131, init="torch_linear", trials=10, batch=8)
+        assert result.outcome == "vanishes"
+        first = int(np.flatnonzero(result.pre.abs_max == 0)[0]) + 1
+        assert f"exactly 0 from layer {first}," in result.verdict
+        assert near(result.factor, result.factor_se, 1 / 6)
+        zeros = ic.propagate([4] * 3, init="zeros", trials=2)
+        assert zeros.verdict == "vanishes: exactly 0 from layer 1"
+
+    def test_large_weights_saturate_bounded_activations_alone(self):
+        chain = {"widths": [64] * 6, "init": "normal(std=1)", "trials": 20}
+        result = ic.propagate(**chain, activation="tanh")
+        assert result.outcome == "saturates"
+        assert "% of layer 5" in result.verdict
+        assert ic.propagate(**chain, activation="tanh", last="linear").verdict.endswith("layer 4")
+        assert ic.propagate(**chain, activation="relu").outcome == "explodes"
+
+    def test_advice_is_for_activations_that_scaling_passes_through(self):
+        chain = {"widths": [64] * 11, "init": "normal(std=0.01)", "trials": 20}
+        assert "would hold" not in ic.propagate(**chain, activation="tanh").verdict
+        assert "would hold" in ic.propagate(**chain, activation="leaky_relu(0.2)").verdict
+        assert "would hold" not in ic.propagate(**chain, bias="ones").verdict
+
+    def test_too_little_to_judge(self):
+        one_trial = ic.propagate([16] * 6, trials=1)
+        assert one_trial.outcome == "undecided"
+        assert one_trial.verdict.endswith("one trial has no standard error")
+        assert np.isnan(one_trial.pre.se.second_moment).all()
+        one_layer = ic.propagate([16, 16], trials=5)
+        assert one_layer.outcome == "undecided"
+        assert math.isnan(one_layer.factor)
+
+
+class TestResults:
+    def test_spec_runs_it_again(self):
+        result = ic.propagate([9, 17, 5], bias="zeros", last="linear", seed=2**64 - 1, trials=7)
+        again = ic.propagate(**result.spec, seed=result.seed, trials=result.trials[0])
+        assert again.equals(result)
+
+    def test_a_loaded_result_continues(self, tmp_path):
+        ic.propagate([8] * 3, trials=6).save(tmp_path / "chain.json")
+        loaded = ic.Propagation.load(tmp_path / "chain.json")
+        more = ic.propagate(**loaded.spec, seed=loaded.seed, trials=range(6, 10))
+        assert (loaded + more).equals(ic.propagate([8] * 3, trials=10))
+
+    def test_seeds_and_trials_differ(self):
+        a, b = (ic.propagate([8] * 3, trials=2, seed=seed) for seed in (0, 1))
+        c = ic.propagate([8] * 3, trials=range(2, 4))
+        moments = {tuple(result.pre.second_moment) for result in (a, b, c)}
+        assert len(moments) == 3
+
+    def test_weights_are_those_that_were_drawn(self):
+        result = ic.propagate(
+            [7, 5, 3], init=["kaiming_normal", "xavier_uniform"], trials=4, seed=9
+        )
+        for trial in (0, 3):
+            for layer, shape in enumerate([(5, 7), (3, 5)]):
+                init = ic.initializer(result.spec["init"][layer])
+                expected = init(shape, seed=9, name=f"layers.{layer}.weight", trial=trial)
+                assert np.array_equal(result.weights(trial, layer), expected)
+
+    def test_weights_reproduce_the_measurement(self):
+        result = ic.propagate([7, 5, 3], bias="normal(std=0.5)", batch=6, trials=range(11, 12))
+        draw = {"seed": 0, "trial": 11}
+        x = ic.normal()((6, 7), name="input", **draw)
+        biases = [
+            ic.normal(0.5)((n,), name=f"layers.{i}.bias", **draw) for i, n in enumerate((5, 3))
+        ]
+        _, layers = ic.chain(
+            x, [result.weights(11, i) for i in range(2)], biases, activation="relu"
+        )
+        assert np.array_equal(layers.pre.second_moment, result.pre.second_moment)
+        assert np.array_equal(layers.post.mean, result.post.mean)
+
+    def test_weights_of_what_it_does_not_hold_are_refused(self):
+        result = ic.propagate([7, 5, 3], trials=range(2, 4))
+        with pytest.raises(ValueError, match="trials 2 to 3; got 4"):
+            result.weights(4, 0)
+        with pytest.raises(ValueError, match="layer must be from 0 to 1; got -1"):
+            result.weights(2, -1)
+
+    def test_comparison_has_common_random_numbers(self):
+        comparison = ic.compare_inits(
+            ["kaiming_normal", ic.kaiming_normal().scaled(2), ["ones", "zeros"]], [16] * 3, trials=5
+        )
+        single, double, _ = comparison
+        assert single.equals(ic.propagate([16] * 3, trials=5))
+        # A power of two scales every float exactly, so that common numbers show to the bit.
+        assert np.array_equal(double.pre.second_moment, [4, 16] * single.pre.second_moment)
+        lines = str(comparison).splitlines()
+        assert "kaiming_normal().scaled(2" in lines[1]
+        assert lines[-3].startswith("kaiming_normal() ")
+        assert "<table>" in comparison._repr_html_()
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("change", "error", "words"),
+        [
+            ({"widths": [3]}, ValueError, "widths must be two or more"),
+            ({"widths": 3}, TypeError, "widths must be a sequence"),
+            ({"widths": "33"}, TypeError, "widths must be a sequence"),
+            ({"widths": [3, 0]}, ValueError, r"widths\[1\] must be a positive integer; got 0"),
+            ({"widths": [3, 2.0]}, TypeError, r"widths\[1\] must be a positive integer; got 2.0"),
+            ({"widths": [True, 2]}, TypeError, r"widths\[0\]"),
+            ({"batch": 0}, ValueError, "batch must be a positive integer; got 0"),
+            ({"batch": None}, TypeError, "batch"),
+            ({"trials": 0}, ValueError, "trials must be a positive integer; got 0"),
+            ({"trials": 1.5}, TypeError, "trials"),
+            ({"trials": True}, TypeError, "trials"),
+            ({"trials": range(0)}, ValueError, "trials must be a range"),
+            ({"trials": range(0, 4, 2)}, ValueError, "trials must be a range"),
+            ({"trials": range(-1, 4)}, ValueError, "trials must be a range"),
+            ({"seed": -1}, ValueError, "seed"),
+            ({"seed": None}, TypeError, "seed"),
+            ({"dtype": "float16"}, TypeError, "dtype must be float32 or float64; got 'float16'"),
+            ({"dtype": None}, TypeError, "dtype"),
+            ({"activation": "rleu"}, ValueError, "activation: .*rleu"),
+            ({"activation": 3}, TypeError, "activation"),
+            ({"activation": ["relu"]}, ValueError, "activation must be one, or a list of 2"),
+            ({"last": "rleu"}, ValueError, "last: .*rleu"),
+            ({"init": "kaiming"}, ValueError, "init: .*kaiming"),
+            ({"init": ["ones", "onse"]}, ValueError, r"init\[1\]: .*onse"),
+            ({"init": ["ones"] * 3}, ValueError, "init must be one, or a list of 2"),
+            ({"init": None}, TypeError, "init"),
+            ({"init": "normal(std=-1)"}, ValueError, "init"),
+            ({"bias": "zero"}, ValueError, "bias: .*zero"),
+            ({"bias": [None]}, ValueError, "bias must be one, or a list of 2"),
+            ({"threads": 0}, ValueError, "threads"),
+            ({"executor": 3}, TypeError, "executor"),
+            ({"progress": 3}, TypeError, "progress"),
+        ],
+    )
+    def test_refused_before_anything_runs(self, change, error, words):
+        arguments = {"widths": [3, 3, 3], "trials": 10**15, **change}
+        with pytest.raises(error, match=words):
+            ic.propagate(**arguments)
+
+    @pytest.mark.parametrize(
+        ("inits", "error"),
+        [("ones", TypeError), ([], ValueError), (None, TypeError), (["onse"], ValueError)],
+    )
+    def test_inits_of_a_comparison(self, inits, error):
+        with pytest.raises(error, match="init"):
+            ic.compare_inits(inits, [3, 3], trials=10**15)
+
+    def test_numpy_integers_and_arrays(self):
+        plain = ic.propagate([4, 3], batch=2, trials=3, seed=1)
+        given = ic.propagate(
+            np.array([4, 3]), batch=np.int8(2), trials=np.uint16(3), seed=np.uint64(1)
+        )
+        assert given.equals(plain)
+        assert given.to_dict() == plain.to_dict()

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Gaussian expectations against closed forms, over twelve decades of σ."""
+
+import math
+
+import numpy as np
+import pytest
+
+from initcore.activations import ACTIVATIONS
+from initcore.quadrature import gaussian_mean, gaussian_moments, gaussian_squared_slope
+
+SIGMAS = [1e-6, 1e-3, 0.1, 0.7, 1.0, 3.0, 10.0, 123.4, 1e4, 1e6]
+
+
+def _gelu(q):
+    return q * (
+        0.25
+        + (q / ((1 + q) * math.sqrt(1 + 2 * q)) + 0.5 * math.atan(q / math.sqrt(1 + 2 * q)))
+        / math.pi
+    )
+
+
+# E φ(√q z)²; the arc-cosine kernel (Cho and Saul 2009), that of erf (Williams 1997), and others.
+SECOND_MOMENTS = {
+    "linear": lambda q: q,
+    "relu": lambda q: q / 2,
+    "leaky_relu": lambda q: q * (1 + 1e-4) / 2,
+    "erf": lambda q: 2 / math.pi * math.asin(2 * q / (1 + 2 * q)),
+    "sin": lambda q: -math.expm1(-2 * q) / 2,
+    "gelu": _gelu,
+    "relu2": lambda q: 1.5 * q * q,
+}
+
+
+def _cases(names):
+    """Names and sigmas, but for a sine that oscillates faster than a quadrature resolves."""
+    return [(name, sigma) for name in names for sigma in SIGMAS if name != "sin" or sigma < 200]
+
+
+@pytest.mark.parametrize(("name", "sigma"), _cases(SECOND_MOMENTS))
+def test_closed_forms(name, sigma):
+    phi = ACTIVATIONS[name]
+    exact = SECOND_MOMENTS[name](sigma * sigma)
+    # asin loses digits next to 1, where this form of it does not.
+    if name == "erf" and sigma > 1:
+        exact = 1 - 4 / math.pi * math.asin(math.sqrt(0.5 / (1 + 2 * sigma**2)))
+    moments = gaussian_moments(phi, sigma, phi.kinks)
+    assert moments.second_moment == pytest.approx(exact, rel=2e-13)
+    assert gaussian_mean(lambda x: phi(x) ** 2, sigma, phi.kinks) == pytest.approx(exact, rel=2e-13)
+
+
+@pytest.mark.parametrize(("name", "sigma"), _cases(ACTIVATIONS))
+def test_stein(name, sigma):
+    """E x f(x) = σ² E f′(x), where one side may live in a sliver around 0 and the other not."""
+    phi = ACTIVATIONS[name]
+    slope = gaussian_mean(phi.derivative, sigma, phi.kinks)
+    value = gaussian_mean(lambda x: x * phi(x), sigma, phi.kinks)
+    # E x f is the difference of its halves: what they cancel is lost.
+    size = gaussian_mean(lambda x: np.abs(x * phi(x)), sigma, phi.kinks)
+    assert value == pytest.approx(sigma * sigma * slope, rel=2e-13, abs=2e-13 * size)
+
+
+def test_narrow_slope_seen_by_a_wide_gaussian():
+    # ∫ sech²x exp(−x²/2σ²) dx, expanded in 1/σ².
+    phi = ACTIVATIONS["tanh"]
+    for sigma in (1e3, 1e6):
+        q = sigma * sigma
+        integral = 2 - math.pi**2 / (12 * q) + 7 * math.pi**4 / (960 * q * q)
+        exact = integral / (sigma * math.sqrt(2 * math.pi))
+        assert gaussian_mean(phi.derivative, sigma) == pytest.approx(exact, rel=1e-13)
+
+
+def test_variance_does_not_cancel():
+    sigma = 1e-4
+    phi = ACTIVATIONS["sigmoid"]
+    assert gaussian_moments(phi, sigma).variance == pytest.approx(sigma**2 / 16, rel=1e-7)
+    moments = gaussian_moments(lambda x: x + 1e6, 1.0)
+    assert moments.variance == pytest.approx(1.0, rel=1e-9)
+
+
+def test_one_evaluation_for_built_ins():
+    for phi in ACTIVATIONS.values():
+        calls = []
+
+        def counted(x, phi=phi, calls=calls):
+            calls.append(x.size)
+            return phi(x)
+
+        gaussian_moments(counted, 1.0, phi.kinks)
+        assert len(calls) <= 2, phi
+        assert sum(calls) <= 2000, phi
+
+
+def test_functions_with_kinks_anywhere():
+    def second(c):  # E max(z − c, 0)²
+        density = math.exp(-c * c / 2) / math.sqrt(2 * math.pi)
+        return (1 + c * c) * 0.5 * math.erfc(c / math.sqrt(2)) - c * density
+
+    for c in (0.3, -1.7, 2.123456):
+        for kinks in ((c,), ()):
+            moments = gaussian_moments(lambda x, c=c: np.maximum(x - c, 0), 1.0, kinks)
+            assert moments.second_moment == pytest.approx(second(c), rel=1e-12)
+
+
+def test_mean_of_the_gaussian():
+    for mean in (0.0, -3.0, 1e4):
+        for sigma in (1e-3, 1.0, 50.0):
+            moments = gaussian_moments(lambda x: x * x, sigma, mean=mean)
+            assert moments.mean == pytest.approx(mean**2 + sigma**2, rel=1e-13)
+    # E exp(m + σz)
+    assert gaussian_mean(np.exp, 2.0, mean=0.5) == pytest.approx(math.exp(2.5), rel=1e-13)
+
+
+def test_limits():
+    tanh, relu = ACTIVATIONS["tanh"], ACTIVATIONS["relu"]
+    assert gaussian_moments(tanh, 0.0, mean=0.5).mean == pytest.approx(math.tanh(0.5), rel=1e-15)
+    assert gaussian_moments(tanh, 0.0) == (0, 0, 0)
+    assert gaussian_moments(tanh, math.inf) == (0, 1, 1)
+    assert gaussian_moments(relu, math.inf) == (math.inf,) * 3
+    assert gaussian_mean(lambda x: x * x, 1e-150) == pytest.approx(1e-300, rel=1e-13)
+    assert gaussian_mean(lambda x: x * x, 1e170) == math.inf
+
+
+def test_noise_and_oscillation_end():
+    def noisy(x):
+        return np.tanh(x.astype(np.float32))
+
+    assert gaussian_moments(noisy).second_moment == pytest.approx(0.3942944904, rel=1e-6)
+    assert abs(gaussian_mean(lambda x: np.sin(1e7 * x))) < 0.1
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_squared_slope_from_values_alone(name):
+    phi = ACTIVATIONS[name]
+    exact = gaussian_mean(lambda x: phi.derivative(x) ** 2, 1.0, phi.kinks)
+    assert gaussian_squared_slope(phi, phi.kinks) == pytest.approx(exact, rel=1e-12)
+
+
+def test_bad_arguments():
+    for sigma in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="sigma must be"):
+            gaussian_mean(np.tanh, sigma)
+    with pytest.raises(ValueError, match="mean must be"):
+        gaussian_mean(np.tanh, 1.0, mean=math.inf)
+    for function in (lambda x: 1.0, lambda x: x[:-1], lambda x: x + 0j, lambda x: x.astype(str)):
+        with pytest.raises(ValueError, match="one of the same shape"):
+            gaussian_mean(function)

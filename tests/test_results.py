@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Records: exact sums over trials, merging, files, text."""
+
+import itertools
+import json
+import math
+import pickle
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from initcore import results
+from initcore.reference.exact_sum import exact_sums
+from initcore.results import (
+    FIELDS,
+    Accumulator,
+    ChainAccumulator,
+    ChainLayers,
+    Comparison,
+    LayerStats,
+    Propagation,
+    SoftmaxRows,
+)
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
+# Huge, tiny and ordinary together: any rounding of a partial sum would show.
+extreme = st.builds(
+    math.copysign,
+    st.one_of(st.sampled_from([1e-300, 5e-324, 1.0, 1 / 3, 1e300]), finite.map(abs)),
+    st.sampled_from([1.0, -1.0]),
+)
+SPEC = {
+    "widths": [4, 3, 2],
+    "activation": "relu",
+    "init": "kaiming_normal()",
+    "bias": None,
+    "batch": 8,
+    "dtype": "float64",
+}
+
+
+def column_sums(values):
+    accumulator = Accumulator(1, 1, (0, 0))
+    table = np.array(values, np.float64)[:, np.newaxis]
+    accumulator.add(table, table)
+    return accumulator.record().columns[0]
+
+
+def states_of(means, n_layers=2):
+    """States (trials, L, 2, 7) of trials with the given values as means and as little else."""
+    states = np.zeros((len(means), n_layers, 2, 7))
+    values = np.array(means, np.float64)[:, np.newaxis, np.newaxis]
+    states[..., 0] = 24
+    states[..., 1] = values
+    states[..., 2] = np.abs(values)
+    states[..., 3] = np.abs(values)
+    states[..., 4] = 3
+    states[..., 5] = 6
+    return states
+
+
+def chain_result(states, start=0, **changes):
+    accumulator = ChainAccumulator(states.shape[1])
+    accumulator.add_states(states)
+    stats = LayerStats(*np.ones((3, states.shape[1])))
+    return Propagation(
+        spec={**SPEC, **changes},
+        seed=7,
+        trials=(range(start, start + len(states)),),
+        record=accumulator.record(),
+        theory=ChainLayers(stats, stats),
+    )
+
+
+def bits(result):
+    arrays = [
+        getattr(stats, name)
+        for side in (result.pre, result.post)
+        for stats in (side, side.se)
+        for name in FIELDS
+    ]
+    return [array.tobytes() for array in arrays], result.verdict, result.factor, result.factor_se
+
+
+class TestExactSums:
+    @given(st.lists(st.one_of(extreme, st.sampled_from([math.nan, math.inf, -math.inf]))))
+    def test_against_the_reference(self, values):
+        assert tuple(column_sums(values)) == exact_sums(values)
+
+    @given(st.lists(extreme, min_size=1))
+    def test_mean_is_correctly_rounded(self, values):
+        exact = sum(map(Fraction, values), Fraction()) / len(values)
+        assert column_sums(values).mean() == float(exact)
+
+    @given(st.lists(extreme, min_size=2))
+    def test_standard_error_is_correctly_rounded(self, values):
+        n = len(values)
+        exact = list(map(Fraction, values))
+        mean = sum(exact, Fraction()) / n
+        square = sum((x - mean) ** 2 for x in exact) / (n - 1) / n
+        with localcontext() as context:
+            context.prec, context.Emin, context.Emax = 60, -9999, 9999
+            root = (Decimal(square.numerator) / Decimal(square.denominator)).sqrt()
+        assert column_sums(values).standard_error() == pytest.approx(float(root), rel=0, abs=0)
+
+    def test_known_values(self):
+        sums = column_sums([1.0, 2.0, 3.0, 4.0, math.nan, math.inf])
+        assert (sums.finite, sums.nonfinite, sums.mean()) == (4, 2, 2.5)
+        assert sums.standard_error() == math.sqrt(5 / 12)
+
+    def test_too_few_trials_are_nan(self):
+        assert math.isnan(column_sums([math.nan]).mean())
+        assert math.isnan(column_sums([1.0]).standard_error())
+
+    @given(st.integers(-(10**600), 10**600))
+    def test_hexadecimal_round_trip(self, value):
+        text = results._to_hex(value, -1074)
+        assert results._from_hex(text, -1074) == value
+
+    def test_hexadecimal_is_a_number_in_units_of_one(self):
+        for value in (1.0, -3.5, 5e-324, 1e300, 0.0):
+            assert float.fromhex(results._to_hex(results._units(value), -1074)) == value
+
+
+class TestMerging:
+    @given(st.lists(extreme, min_size=3, max_size=12), st.data())
+    def test_associative_to_the_bit_also_through_files(self, tmp_path_factory, values, data):
+        states = states_of(values)
+        cut = sorted(data.draw(st.sets(st.integers(1, len(values) - 1), min_size=2, max_size=2)))
+        edges = [0, *cut, len(values)]
+        pairs = itertools.pairwise(edges)
+        parts = [chain_result(states[i:j], start=i) for i, j in pairs]
+        whole = chain_result(states)
+        path = tmp_path_factory.mktemp("merge") / "part.json"
+
+        def stored(result):
+            result.save(path)
+            return Propagation.load(path)
+
+        for keep in (lambda result: result, stored):
+            a, b, c = map(keep, parts)
+            for total in ((a + b) + c, a + keep(b + c), keep(c + a) + b):
+                assert keep(total).equals(whole)
+                assert bits(keep(total)) == bits(whole)
+
+    def test_trials_are_sorted_disjoint_ranges(self):
+        states = states_of([1.0, 2.0])
+        a, b, c = (chain_result(states, start=start) for start in (0, 2, 10))
+        assert (c + a).trials == (range(2), range(10, 12))
+        assert (a + b).trials == (range(4),)
+        assert (c + a + b).n_trials == 6
+
+    def test_overlapping_trials_are_refused(self):
+        a, b = (chain_result(states_of([1.0] * 4), start=start) for start in (0, 3))
+        with pytest.raises(ValueError, match="trials 3 to 3"):
+            a + b
+        with pytest.raises(ValueError, match="trials 0 to 3"):
+            a + a
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("init", "xavier_normal()"), ("batch", 9), ("widths", [5, 3, 2]), ("dtype", "float32")],
+    )
+    def test_other_specifications_are_refused(self, name, value):
+        a = chain_result(states_of([1.0]))
+        b = chain_result(states_of([1.0]), start=1, **{name: value})
+        with pytest.raises(ValueError, match=f"different {name}"):
+            a + b
+
+    def test_other_seeds_methods_and_types_are_refused(self):
+        a, b = (chain_result(states_of([1.0]), start=start) for start in (0, 1))
+        kept = (b.spec, b.seed, b.trials, b.record, b.theory)
+        with pytest.raises(ValueError, match=r"different method .* 'dense' and 'gram'"):
+            a + Propagation(*kept, "gram")
+        with pytest.raises(ValueError, match=r"different seed .* 7 and 8"):
+            a + Propagation(b.spec, 8, *kept[2:])
+        with pytest.raises(TypeError):
+            a + 1
+
+    def test_not_finite_trials_are_left_out_of_means_and_counted(self):
+        result = chain_result(states_of([1.0, math.inf, 3.0, math.nan]))
+        assert result.pre.mean.tolist() == [2.0, 2.0]
+        assert result.pre.se.mean.tolist() == [1.0, 1.0]
+        assert result.outcome == "overflows"
+        assert "float64 at layer 1 (2 of 4 trials)" in result.verdict
+
+    def test_abs_max_is_the_largest_over_trials(self):
+        result = chain_result(states_of([1.0, -7.0, 3.0]))
+        assert result.pre.abs_max.tolist() == [7.0, 7.0]
+        assert np.isnan(result.pre.se.abs_max).all()
+
+
+class TestFactor:
+    def test_delta_method_keeps_the_covariance(self):
+        # Layer 2 is a multiple of layer 1 in every trial: their ratio has no error at all.
+        means = np.array([1.0, 2.0, 4.0, 9.0])
+        states = np.stack([states_of(means, 1), states_of(2 * means, 1)], axis=1)[:, :, 0]
+        states[..., 2] = 0
+        result = chain_result(states)
+        assert (result.factor, result.factor_se) == (4.0, 0.0)
+        assert result.outcome == "explodes"
+
+    def test_standard_error_against_a_direct_computation(self, rng):
+        trials, layers = 50, 5
+        states = np.zeros((trials, layers, 2, 7))
+        states[..., 0] = 1
+        states[..., 1] = np.exp(rng.normal(size=(trials, layers, 1)).cumsum(axis=1) / 10)
+        result = chain_result(states, widths=[4] * (layers + 1))
+        a, b = (states[:, layer, 0, 1] ** 2 for layer in (1, 4))
+        influence = b / b.mean() - a / a.mean()
+        factor = (b.mean() / a.mean()) ** (1 / 3)
+        assert result.factor == pytest.approx(factor, rel=1e-12)
+        assert result.factor_se == pytest.approx(
+            factor * influence.std(ddof=1) / math.sqrt(trials) / 3, rel=1e-12
+        )
+
+    def test_second_moments_whose_products_underflow(self):
+        means = np.array([1.0, 2.0, 4.0]) * 1e-100
+        states = np.stack([states_of(means, 1), states_of(2 * means, 1)], axis=1)[:, :, 0]
+        states[..., 2] = 0
+        result = chain_result(states)
+        assert result.factor == pytest.approx(4.0, rel=1e-12)
+        assert result.factor_se == pytest.approx(0.0, abs=1e-9)
+
+
+class TestRecords:
+    def test_arrays_are_read_only_also_after_pickling(self):
+        result = chain_result(states_of([1.0, 2.0]))
+        again = pickle.loads(pickle.dumps(result))
+        assert again.equals(result)
+        for one in (result, again):
+            for array in (
+                one.pre.mean,
+                one.post.se.variance,
+                one.record.maxima,
+                one.theory.pre.mean,
+            ):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[...] = 0
+
+    def test_constructors_copy(self):
+        values = np.zeros(3)
+        stats = LayerStats(values, values, values)
+        values += 1
+        assert stats.mean.tolist() == [0, 0, 0]
+
+    def test_equals_is_bitwise_with_nan_equal(self):
+        def stats(value):
+            return LayerStats(*np.full((3, 2), value))
+
+        assert stats(np.nan).equals(stats(-np.nan))
+        assert not stats(0.0).equals(stats(-0.0))
+        assert not stats(1.0).equals(stats(np.nextafter(1.0, 2.0)))
+        assert not stats(1.0).equals(ChainLayers(stats(1.0), stats(1.0)))
+        assert stats(1.0) != stats(1.0)
+
+    def test_unknown_fields_are_nan(self):
+        stats = LayerStats(*np.ones((3, 4, 2)))
+        assert stats.saturated_fraction.shape == (4, 2)
+        assert np.isnan(stats.saturated_fraction).all()
+        assert stats.se is None
+
+    def test_from_states(self):
+        # 4, -4, 0, 0 with one saturated entry
+        state = np.array([4.0, 0.0, 32.0, 4.0, 2.0, 1.0, 0.0])
+        stats = LayerStats.from_states(np.stack([state, state]))
+        assert stats.mean.tolist() == [0, 0]
+        assert stats.second_moment[0] == stats.variance[0] == 8
+        assert (stats.abs_max[0], stats.zero_fraction[0], stats.saturated_fraction[0]) == (
+            4,
+            0.5,
+            0.25,
+        )
+        assert LayerStats.from_states(state).mean.shape == ()
+        post = LayerStats.from_states(state, activation=True)
+        assert np.isnan(post.saturated_fraction)
+
+    def test_from_states_of_nothing_or_of_overflow_is_silent(self):
+        stats = LayerStats.from_states(np.zeros((2, 7)))
+        assert np.isnan([stats.mean, stats.variance, stats.zero_fraction]).all()
+        overflowed = LayerStats.from_states([4, math.inf, math.nan, math.inf, 0, 0, 1])
+        assert np.isnan(overflowed.second_moment)
+        assert overflowed.nonfinite_fraction == 0.25
+
+
+class TestFiles:
+    def test_round_trip(self, tmp_path):
+        result = chain_result(states_of([1e-300, 1 / 3, 1e300, math.nan]))
+        result.save(tmp_path / "chain.json")
+        again = Propagation.load(tmp_path / "chain.json")
+        assert again.equals(result)
+        assert bits(again) == bits(result)
+        assert str(again) == str(result)
+        assert [path.name for path in tmp_path.iterdir()] == ["chain.json"]
+
+    def test_strict_json(self):
+        def refuse(constant):
+            raise AssertionError(constant)
+
+        text = json.dumps(chain_result(states_of([math.inf])).to_dict(), allow_nan=False)
+        data = json.loads(text, parse_constant=refuse)
+        assert data["pre"]["second_moment"] == ["NaN", "NaN"]
+        assert data["pre"]["abs_max"] == ["Infinity", "Infinity"]
+        assert (data["format"], data["version"]) == ("initcore.propagation", 1)
+
+    def test_comparison_round_trip(self, tmp_path):
+        a, b = chain_result(states_of([1.0])), chain_result(states_of([2.0]), init="ones()")
+        comparison = Comparison((a, b))
+        comparison.save(tmp_path / "both.json")
+        again = Comparison.load(tmp_path / "both.json")
+        assert again.equals(comparison)
+        assert len(again) == 2
+        assert [result.label for result in again] == ["kaiming_normal()", "ones()"]
+        assert again[1].equals(b)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"format": "initcore.attention"}, {"version": 2}, {"record": {}}, {"trials": [1]}],
+    )
+    def test_other_or_damaged_data_is_refused(self, change):
+        data = chain_result(states_of([1.0])).to_dict()
+        with pytest.raises(ValueError, match=r"initcore\.propagation"):
+            Propagation.from_dict({**data, **change})
+
+    def test_columns_that_do_not_fit_the_widths_are_refused(self):
+        data = chain_result(states_of([1.0])).to_dict()
+        data["record"]["columns"].pop()
+        with pytest.raises(ValueError, match="damaged"):
+            Propagation.from_dict(data)
+
+    @pytest.mark.parametrize("text", ["", "[]", "{", "3"])
+    def test_other_files_are_refused(self, tmp_path, text):
+        path = tmp_path / "other.json"
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"JSON|format"):
+            Propagation.load(path)
+
+    def test_a_failed_save_leaves_the_old_file(self, tmp_path, monkeypatch):
+        path = tmp_path / "chain.json"
+        result = chain_result(states_of([1.0]))
+        result.save(path)
+        before = path.read_bytes()
+
+        def fail(*_):
+            raise OSError("disk full")
+
+        monkeypatch.setattr("pathlib.Path.replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            result.save(path)
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+
+
+class TestText:
+    def test_table_of_a_chain(self):
+        text = str(chain_result(states_of([1.0, 2.0])))
+        lines = text.splitlines()
+        assert lines[0].startswith("kaiming_normal(): 2 layers, widths 4, 3, 2, relu, batch 8")
+        assert "second moment ± s.e." in lines[1]
+        assert lines[2].split()[:2] == ["1", "h"]
+        assert lines[3].split()[0] == "x"
+        assert lines[-1].startswith("holds: second moment ×")
+
+    def test_chosen_layers(self):
+        assert results.chosen_layers(8) == list(range(1, 9))
+        assert results.chosen_layers(50) == [1, 2, 5, 10, 20, 50]
+        assert results.chosen_layers(51)[-2:] == [50, 51]
+
+    def test_html_is_escaped(self):
+        result = chain_result(states_of([1.0]), init="<b>")
+        assert "<b>" not in result._repr_html_()
+        assert "&lt;b&gt;" in result._repr_html_()
+        assert "&lt;b&gt;" in Comparison((result,))._repr_html_()
+
+    def test_arrays_of_trials_and_of_no_layers(self):
+        stats = LayerStats.from_states(np.ones((3, 2, 7)))
+        assert len(str(ChainLayers(stats, stats)).splitlines()) == 5
+        assert len(str(LayerStats.from_states(np.ones(7))).splitlines()) == 2
+
+    def test_numbers(self):
+        assert [results.number(x) for x in (0, 2, 0.5, 1234.5, 1e-9, -2e30, math.nan)] == [
+            "0", "2.000", "0.5000", "1234", "1.000e-09", "-2.000e+30", "-",
+        ]  # fmt: skip
+        assert results._plus_minus(2.0, 0.0123) == "2.000 ± 0.012"
+        assert results._plus_minus(1e-20, 1e-22) == "1.000e-20 ± 1.0e-22"
+
+
+class TestSoftmaxRows:
+    NAN = math.nan
+
+    def rows(self):
+        statistics = [
+            [1.0, 0.5, 0.7, 0.5, 0.5],
+            [3.0, 0.995, 0.1, 0.99, 0.1],
+            [-math.inf, self.NAN, self.NAN, self.NAN, self.NAN],
+            [self.NAN] * 5,
+        ]
+        return SoftmaxRows.from_statistics(np.reshape(statistics, (2, 2, 5)), 0.99)
+
+    def test_summary_leaves_masked_and_non_finite_rows_out(self):
+        summary = self.rows().summary()
+        assert (summary.rows, summary.masked_rows, summary.nonfinite_rows) == (4, 1, 1)
+        assert summary.saturated_rows == 1
+        assert (summary.lse, summary.max_prob) == (2.0, (0.5 + 0.995) / 2)
+        assert "4 rows, 1 masked, 1 nonfinite, 1 saturated" in str(self.rows())
+
+    def test_shapes_and_dtypes(self):
+        rows = self.rows()
+        assert rows.entropy.shape == rows.saturated.shape == (2, 2)
+        assert rows.saturated.dtype == np.bool_
+        assert not rows.lse.flags.writeable
+
+    def test_summary_of_no_rows(self):
+        summary = SoftmaxRows.from_statistics(np.empty((0, 5)), 0.99).summary()
+        assert summary.rows == summary.saturated_rows == 0
+        assert math.isnan(summary.entropy)
+        assert json.dumps(summary.to_dict(), allow_nan=False)
+
+    def test_one_row(self):
+        one = SoftmaxRows.from_statistics([1.0, 0.5, 0.7, 0.5, 0.5], 0.5)
+        assert one.lse.shape == ()
+        assert one.saturated
+        assert one.summary().rows == 1

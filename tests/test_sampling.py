@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Draws: the stream contract bit for bit, the accuracy of normals, and their distribution."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import initcore as ic
+from initcore import streams
+from initcore.reference import sampling as reference
+from initcore.reference import ulps
+from initcore.reference.matmul import fma
+from initcore.reference.philox import counter_of
+from initcore.reference.sampling import NORMAL, UNIFORM
+from kernel_calls import EDGES, constant, draw, normal, same_bits, sha256, uniform
+
+# A standard normal is this many ulps from Box–Muller's exact value, an ulp being that of a
+# number of at least 2^-10.
+NORMAL_ULPS = {"float32": 4, "float64": 4}
+NORMAL_FLOOR = 2.0**-10
+
+# Elements where 32-bit indices or block counters would wrap, in either dtype, and far out.
+FAR = (2**31 - 4, 2**32 - 4, 2**33 + 5, 2**34 - 4, 2**36 - 9, 2**37 - 9, 2**40 + 1, 2**62 + 3)
+KINDS = (UNIFORM, NORMAL)
+
+WORD64 = st.integers(0, 2**64 - 1)
+DTYPES = st.sampled_from(["float32", "float64"])
+
+
+def tile(dtype):
+    return 64 if dtype == "float32" else 32
+
+
+def place(words, dtype, element_row=0):
+    """(first, seed, stream) of an element whose block's four output words are `words`."""
+    for seed in range(100_000):
+        block, stream = counter_of(words, seed)
+        if block < 2**56:
+            first = block // 16 * tile(dtype) + 16 * element_row + block % 16
+            return {"first": first, "seed": seed, "stream": stream}
+    raise AssertionError("no seed puts these words at an element below 2^58")
+
+
+# --- uniforms: every bit ---------------------------------------------------------------------
+
+
+@given(
+    dtype=DTYPES,
+    n=st.integers(0, 300),
+    first=st.one_of(st.integers(0, 500), st.sampled_from(FAR)),
+    seed=WORD64,
+    stream=WORD64,
+    low=st.floats(-1e6, 1e6),
+    width=st.floats(1e-3, 1e6),
+)
+def test_uniform_is_the_contract(kernels, dtype, n, first, seed, stream, low, width):
+    high = low + width
+    parameters = (width / 2, low + width / 2, low, float(np.nextafter(np.array(high, dtype), low)))
+    scale, shift, *bounds = parameters
+    got = uniform(
+        kernels, n, first=first, seed=seed, stream=stream, scale=scale, shift=shift,
+        bounds=bounds, dtype=dtype,
+    )  # fmt: skip
+    assert same_bits(got, reference.draw(first, n, seed, stream, UNIFORM, *parameters, dtype=dtype))
+
+
+@pytest.mark.parametrize("row", [0, 1, 2, 3])
+@pytest.mark.parametrize("word", [0, 1, 255, 256, 2**31 - 1, 2**31, 2**31 + 256, 2**32 - 1])
+def test_float32_uniform_of_a_word(kernels, word, row):
+    """s = ((int32(word) >> 8) + ½)·2^-23: never ±1, never 0."""
+    words = [123, 456, 789, 1011]
+    words[row] = word
+    s = uniform(kernels, 1, **place(tuple(words), "float32", row))[0]
+    signed = word - 2**32 if word >= 2**31 else word
+    assert float(s) == (signed // 256 + 0.5) * 2.0**-23
+    assert 0 < abs(s) < 1
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("value", [0, 2047, 2048, 2**63 - 1, 2**63, 2**63 + 2048, 2**64 - 1])
+def test_float64_uniform_of_two_words(kernels, value, row):
+    """s = ((int64(first word, second word) >> 11) + ½)·2^-52."""
+    pair, other = (value >> 32, value & 0xFFFFFFFF), (17, 18)
+    words = pair + other if row == 0 else other + pair
+    s = uniform(kernels, 1, dtype="float64", **place(words, "float64", row))[0]
+    signed = value - 2**64 if value >= 2**63 else value
+    assert float(s) == (2 * (signed // 2048) + 1) * 2.0**-53
+    assert 0 < abs(s) < 1
+
+
+def test_uniform_stays_inside_a_narrow_interval(dtype):
+    """[1, 1 + 4 ulp) holds four numbers: all of them come, the bound never does."""
+    ulp = float(np.spacing(dtype.type(1)))
+    values = ic.uniform(1.0, 1.0 + 4 * ulp)((4096,), seed=1, name="narrow", dtype=dtype)
+    assert set(np.unique((values - 1) / ulp)) == {0.0, 1.0, 2.0, 3.0}
+
+
+def test_uniform_over_an_interval_empty_in_the_dtype_is_refused():
+    with pytest.raises(ValueError, match="float32"):
+        ic.uniform(1.0, 1.0 + 1e-9)((3,), seed=0, name="w", dtype="float32")
+    assert np.all(ic.uniform(1.0, 1.0 + 1e-9)((3,), seed=0, name="w", dtype="float64") >= 1)
+
+
+# --- normals ---------------------------------------------------------------------------------
+
+
+@given(
+    dtype=DTYPES,
+    n=st.integers(1, 300),
+    first=st.one_of(st.integers(0, 500), st.sampled_from(FAR)),
+    seed=WORD64,
+    stream=WORD64,
+)
+def test_normal_is_box_muller(kernels, dtype, n, first, seed, stream):
+    z = normal(kernels, n, first=first, seed=seed, stream=stream, dtype=dtype)
+    exact = reference.normal(first, n, seed, stream, dtype)
+    assert np.max(ulps(z, exact, floor=NORMAL_FLOOR)) <= NORMAL_ULPS[dtype]
+
+
+def test_normal_many(kernels, dtype):
+    """A longer run than hypothesis draws, for the worst of the ulps."""
+    n = 20_000
+    z = normal(kernels, n, seed=11, stream=12, dtype=dtype)
+    exact = reference.normal(0, n, 11, 12, dtype)
+    assert np.max(ulps(z, exact, floor=NORMAL_FLOOR)) <= NORMAL_ULPS[dtype.name]
+
+
+QUARTERS = [0, 1, 2**29 - 1, 2**29, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 1]
+
+
+@pytest.mark.parametrize("b", QUARTERS)
+@pytest.mark.parametrize("a", [0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 256, 2**32 - 2, 2**32 - 1])
+def test_float32_normal_of_two_words(kernels, a, b):
+    """Both ends of the radius, and every quarter of the angle: the full 32 bits count."""
+    where = place((a, b, a, b), "float32")
+    first, rest = where.pop("first"), where
+    z = normal(kernels, 49, first=first, **rest)[::16]
+    exact = reference.normal(first, 49, **rest, dtype="float32")[::16]
+    assert np.max(ulps(z, exact, floor=NORMAL_FLOOR)) <= NORMAL_ULPS["float32"]
+    radius = math.sqrt(-2 * math.log((a + 0.5) * 2.0**-32)) if a < 2**31 else None
+    if radius is not None:
+        assert math.hypot(*z[:2].astype(float)) == pytest.approx(radius, rel=1e-6)
+    # what is small because the radius is small is no less precise
+    largest = np.max(np.abs(exact))
+    assert np.max(np.abs(z - exact)) <= NORMAL_ULPS["float32"] * largest * 2.0**-23
+
+
+@pytest.mark.parametrize("b", [0, 2**61, 2**62, 2**63, 3 * 2**62, 2**64 - 1, 0x123456789ABCDEF0])
+@pytest.mark.parametrize("a", [0, 2**11, 2**40, 2**63 - 1, 2**63, 2**64 - 2**12, 2**64 - 1])
+def test_float64_normal_of_four_words(kernels, a, b):
+    where = place((a >> 32, a & 0xFFFFFFFF, b >> 32, b & 0xFFFFFFFF), "float64")
+    first, rest = where.pop("first"), where
+    z = normal(kernels, 17, first=first, dtype="float64", **rest)[::16]
+    exact = reference.normal(first, 17, **rest, dtype="float64")[::16]
+    assert np.max(ulps(z, exact, floor=NORMAL_FLOOR)) <= NORMAL_ULPS["float64"]
+    largest = np.max(np.abs(exact))
+    assert np.max(np.abs(z - exact)) <= NORMAL_ULPS["float64"] * largest * 2.0**-52
+
+
+def test_normal_tail_reaches_the_last_word(kernels):
+    """DESIGN §4: a = 0 is 6.76 σ in float32; in float64 it is 8.65 σ."""
+    z32 = normal(kernels, 1, **place((0, 0, 5, 6), "float32"))[0]
+    z64 = normal(kernels, 1, dtype="float64", **place((0, 0, 0, 0), "float64"))[0]
+    assert float(z32) == pytest.approx(math.sqrt(66 * math.log(2)), rel=1e-6)
+    assert float(z64) == pytest.approx(math.sqrt(108 * math.log(2)), rel=1e-14)
+
+
+@given(dtype=DTYPES, scale=st.floats(1e-30, 1e30), shift=st.floats(-1e30, 1e30))
+def test_normal_is_scaled_by_one_fma(kernels, dtype, scale, shift):
+    """value = fma(z, std, mean), the parameters rounded once to the dtype."""
+    real = np.dtype(dtype).type
+    z = normal(kernels, 70, seed=3, stream=4, dtype=dtype)
+    value = normal(kernels, 70, seed=3, stream=4, scale=scale, shift=shift, dtype=dtype)
+    assert same_bits(value, fma(z, real(scale), real(shift), dtype))
+
+
+def test_constant(kernels, dtype):
+    for n in EDGES:
+        assert same_bits(constant(kernels, n, 0.1, dtype=dtype), np.full(n, 0.1, dtype))
+
+
+# --- the same numbers whatever the shape, the offset, the machine, the threads -----------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shorter_draw_is_a_prefix(kernels, kind, dtype):
+    """CASES 1: draw(15) == draw(16)[:15], at every length around a vector and a tile."""
+    whole = draw(kernels, max(EDGES) + 1, kind=kind, dtype=dtype)
+    for n in EDGES:
+        assert same_bits(draw(kernels, n, kind=kind, dtype=dtype), whole[:n])
+
+
+def test_a_taller_array_has_the_same_leading_rows(dtype):
+    """CASES 1: growing axis 0 changes nothing above."""
+    short = ic.normal()((15, 3), seed=0, name="w", dtype=dtype)
+    tall = ic.normal()((400, 3), seed=0, name="w", dtype=dtype)
+    assert same_bits(short, tall[:15])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("base", [0, *FAR])
+def test_a_draw_may_begin_anywhere(kernels, kind, base, dtype):
+    """Elements from `base` on, cut at any offset; and they are not those 2^32 elements away."""
+    base -= base % 64 if base > 100 else 0
+    whole = draw(kernels, 200, first=base, kind=kind, dtype=dtype)
+    for offset in (1, 3, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 127, 129):
+        part = draw(kernels, 70, first=base + offset, kind=kind, dtype=dtype)
+        assert same_bits(part, whole[offset : offset + 70])
+    other = draw(kernels, 200, first=base + 2**32, kind=kind, dtype=dtype)
+    assert not np.any(whole == other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("element", FAR)
+def test_elements_far_out(kernels, kind, element, dtype):
+    """Where an index or the block counter passes 2^31 or 2^32, against the reference."""
+    got = draw(kernels, 8, first=element, seed=9, stream=8, kind=kind, dtype=dtype)
+    exact = (reference.uniform if kind == UNIFORM else reference.normal)(element, 8, 9, 8, dtype)
+    allowed = 0 if kind == UNIFORM else NORMAL_ULPS[dtype.name]
+    assert np.max(ulps(got, exact, floor=NORMAL_FLOOR)) <= allowed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_instruction_set_draws_the_same_bits(every_isa, kind, dtype):
+    """CASES 2: one hash of 1000 numbers, and at every length."""
+    hashes = {sha256(draw(k, 1000, kind=kind, seed=1, stream=2, dtype=dtype)) for k in every_isa}
+    assert len(hashes) == 1
+    for n in EDGES:
+        draws = [draw(k, n, first=5, kind=kind, scale=0.3, shift=7, dtype=dtype) for k in every_isa]
+        assert all(same_bits(draws[0], other) for other in draws)
+
+
+@pytest.mark.parametrize("initializer", [ic.normal(std=0.5, mean=2.0), ic.uniform(-1.0, 3.0)])
+def test_threads_do_not_change_a_draw(initializer, dtype):
+    """CASES 3: 10^6 numbers and 1, 2, 3, 7, 16 threads."""
+    hashes = {
+        sha256(initializer((1000, 1000), seed=5, name="w", dtype=dtype, threads=threads))
+        for threads in (1, 2, 3, 7, 16)
+    }
+    assert len(hashes) == 1
+
+
+# --- seeds, names, trials ----------------------------------------------------------------------
+
+
+def test_a_name_owns_its_numbers():
+    """CASES 5: neither a new tensor nor the order of drawing changes what a name gets."""
+
+    def init(names):
+        return {name: ic.normal()((8, 8), seed=0, name=name) for name in names}
+
+    before, after, shuffled = init("abc"), init("axbc"), init("cbxa")
+    for name in "abc":
+        assert same_bits(before[name], after[name])
+        assert same_bits(before[name], shuffled[name])
+    assert not np.any(before["a"] == before["b"])
+
+
+def test_the_stream_of_a_name_is_the_contract(dtype):
+    for name, trial in [("fc1.weight", 0), ("é", 3), ("", 0), (7, 0), (2**64 - 1, 2)]:
+        assert streams.stream_id(name, trial) == reference.stream_id(name, trial)
+        got = ic.uniform(-2.0, 6.0)((33,), seed=4, name=name, trial=trial, dtype=dtype)
+        below = float(np.nextafter(dtype.type(6), dtype.type(0)))
+        stream = reference.stream_id(name, trial)
+        assert same_bits(
+            got, reference.draw(0, 33, 4, stream, UNIFORM, 4.0, 2.0, -2.0, below, dtype)
+        )
+
+
+def test_seeds_trials_and_names_all_matter():
+    draws = [
+        ic.normal()((64,), seed=seed, name=name, trial=trial)
+        for seed in (0, 1, 2**32, 2**63)
+        for name in ("w", "v", 0, "0")
+        for trial in (0, 1)
+    ]
+    for i, a in enumerate(draws):
+        assert not any(np.any(a == b) for b in draws[:i])
+
+
+@pytest.mark.parametrize("seed", [None, True, np.True_, 1.0, "1", -1, 2**64])
+def test_a_seed_is_never_truncated(seed):
+    error = ValueError if isinstance(seed, int) and not isinstance(seed, bool) else TypeError
+    with pytest.raises(error, match="seed"):
+        ic.normal()((3,), seed=seed, name="w")
+
+
+@pytest.mark.parametrize("seed", [np.int8(5), np.uint64(5), np.int64(5)])
+def test_numpy_integers_are_seeds(seed):
+    assert same_bits(ic.normal()((3,), seed=seed, name="w"), ic.normal()((3,), seed=5, name="w"))
+
+
+def test_seed_and_name_are_required():
+    with pytest.raises(TypeError, match="name"):
+        ic.normal()((3,), seed=0)
+    with pytest.raises(TypeError, match="seed"):
+        ic.normal()((3,), name="w")
+    with pytest.raises(TypeError, match="name"):
+        ic.normal()((3,), seed=0, name=1.5)
+
+
+# --- dtypes and outputs --------------------------------------------------------------------------
+
+
+def test_an_integer_dtype_is_refused():
+    """CASES 21: a TypeError that names the dtypes accepted."""
+    with pytest.raises(TypeError, match="dtype") as raised:
+        ic.kaiming_normal()((2, 2), seed=0, name="w", dtype=np.int64)
+    assert all(word in str(raised.value) for word in ("int64", "float32", "float64"))
+
+
+@pytest.mark.parametrize("initializer", [ic.normal(), ic.uniform(-1.0, 1.0), ic.constant(3.0)])
+def test_out_in_any_layout_gets_the_logical_order(initializer, dtype):
+    """CASES 41: C, Fortran, strided, reversed and transposed outputs hold the same matrix."""
+    expected = initializer((12, 17), seed=3, name="w", dtype=dtype)
+    outs = [
+        np.empty((12, 17), dtype),
+        np.empty((12, 17), dtype, order="F"),
+        np.empty((24, 34), dtype)[::2, ::2],
+        np.empty((12, 17), dtype)[::-1, ::-1],
+        np.empty((17, 12), dtype).T,
+        np.empty(12 * 17 * dtype.itemsize + 1, np.uint8)[1:].view(dtype).reshape(12, 17),
+    ]
+    for out in outs:
+        assert initializer((12, 17), seed=3, name="w", out=out) is out
+        assert same_bits(np.ascontiguousarray(out), expected)
+
+
+def test_a_large_strided_out():
+    """More than one scratch block, and the gaps between the elements are left alone."""
+    storage = np.full((700, 2000), -7.0, np.float32)
+    ic.normal()((700, 1000), seed=0, name="w", out=storage[:, ::2], threads=2)
+    assert same_bits(
+        np.ascontiguousarray(storage[:, ::2]), ic.normal()((700, 1000), seed=0, name="w")
+    )
+    assert np.all(storage[:, 1::2] == -7)
+
+
+def outputs_to_refuse():
+    read_only = np.zeros((4, 4), np.float32)
+    read_only.flags.writeable = False
+    overlapping = np.lib.stride_tricks.as_strided(np.zeros(8, np.float32), (4, 4), (4, 4))
+    native = "<" if np.little_endian else ">"
+    swapped = np.dtype(np.float32).newbyteorder(">" if native == "<" else "<")
+    return {
+        "integer": (np.zeros((4, 4), np.int32), TypeError),
+        "swapped": (np.zeros((4, 4), swapped), TypeError),
+        "list": ([[0.0] * 4] * 4, TypeError),
+        "masked": (np.ma.zeros((4, 4), np.float32), TypeError),
+        "read-only": (read_only, ValueError),
+        "overlapping": (overlapping, ValueError),
+        "shape": (np.zeros((4, 5), np.float32), ValueError),
+    }
+
+
+@pytest.mark.parametrize("kind", outputs_to_refuse())
+def test_unusable_outputs_are_refused_untouched(kind):
+    """CASES 41: refused before any write, by name."""
+    out, error = outputs_to_refuse()[kind]
+    with pytest.raises(error, match="out"):
+        ic.normal()((4, 4), seed=0, name="w", out=out)
+    assert not np.any(np.asarray(out))
+
+
+def test_dtype_and_out_must_agree():
+    out = np.zeros(3, np.float64)
+    assert ic.normal()((3,), seed=0, name="w", out=out).dtype == np.float64
+    out[:] = 0
+    with pytest.raises(TypeError, match="dtype"):
+        ic.normal()((3,), seed=0, name="w", out=out, dtype=np.float32)
+    assert not np.any(out)
+    assert ic.normal()((3,), seed=0, name="w").dtype == np.float32
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 5), (5, 0), (3, 0, 2)])
+def test_shapes_without_elements_and_scalars(shape, dtype):
+    value = ic.normal()(shape, seed=0, name="w", dtype=dtype)
+    assert (value.shape, value.dtype) == (shape, dtype)
+
+
+@pytest.mark.parametrize("std", [-1.0, math.nan, math.inf])
+def test_impossible_standard_deviations_are_refused(std):
+    with pytest.raises(ValueError, match="std"):
+        ic.normal(std=std)
+
+
+# --- the distribution ----------------------------------------------------------------------------
+
+
+N = 1 << 20
+
+
+@pytest.fixture(scope="module", params=["float32", "float64"])
+def large_normal(request):
+    z = ic.normal()((N,), seed=2024, name="distribution", dtype=request.param)
+    return z.astype(np.float64)
+
+
+@pytest.fixture(scope="module", params=["float32", "float64"])
+def large_uniform(request):
+    u = ic.uniform(-1.0, 1.0)((N,), seed=2024, name="distribution", dtype=request.param)
+    return u.astype(np.float64)
+
+
+def within_5_sigma(value, expected, standard_error):
+    assert abs(value - expected) <= 5 * standard_error
+
+
+def test_normal_moments(large_normal):
+    """Moments 1–4 (the variance of z^k is E z^2k − (E z^k)²)."""
+    for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        within_5_sigma(np.mean(large_normal**power), mean, math.sqrt(variance / N))
+
+
+def test_normal_tails(large_normal):
+    for threshold in (1, 2, 3, 4, 4.5):
+        share = math.erfc(threshold / math.sqrt(2)) / 2
+        for side in (large_normal, -large_normal):
+            count = np.count_nonzero(side > threshold)
+            within_5_sigma(count, N * share, math.sqrt(N * share))
+
+
+def cells_agree(counts, total):
+    """χ² over equal cells, its normal limit at this many degrees of freedom."""
+    expected = total / len(counts)
+    chi2 = np.sum((counts - expected) ** 2) / expected
+    freedom = len(counts) - 1
+    within_5_sigma(chi2, freedom, math.sqrt(2 * freedom))
+
+
+def test_normal_fills_equal_cells_equally(large_normal):
+    share = np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in large_normal[: 1 << 18]])
+    cells_agree(np.bincount((share * 1000).astype(int), minlength=1000), len(share))
+
+
+def test_uniform_fills_equal_cells_equally(large_uniform):
+    cells_agree(np.bincount(((large_uniform + 1) * 500).astype(int), minlength=1000), N)
+    for power, mean in [(1, 0), (2, 1 / 3), (3, 0), (4, 1 / 5)]:
+        variance = 1 / (2 * power + 1) - mean**2
+        within_5_sigma(np.mean(large_uniform**power), mean, math.sqrt(variance / N))
+
+
+@pytest.mark.parametrize("lag", [1, 15, 16, 17, 32, 48, 63, 64, 65, 1024])
+def test_elements_are_uncorrelated(large_normal, large_uniform, lag):
+    """At the lags of a vector, of a Box–Muller pair, of a word and of a tile; squares too."""
+    a, b = large_normal[:-lag], large_normal[lag:]
+    error = 1 / math.sqrt(len(a))
+    within_5_sigma(np.mean(a * b), 0, error)
+    within_5_sigma(np.mean((a**2 - 1) * (b**2 - 1)), 0, 2 * error)
+    u, v = large_uniform[:-lag], large_uniform[lag:]
+    within_5_sigma(np.mean(u * v), 0, error / 3)
+
+
+@pytest.mark.parametrize("other", [{"seed": 2025}, {"trial": 1}, {"name": "distribution2"}])
+def test_streams_are_uncorrelated(other):
+    base = {"seed": 2024, "name": "distribution", "trial": 0}
+    a = ic.normal()((N // 4,), **base)
+    b = ic.normal()((N // 4,), **(base | other))
+    within_5_sigma(float(np.mean(a * b, dtype=np.float64)), 0, 1 / math.sqrt(N // 4))
+
+
+def test_standard_deviation_and_mean(dtype):
+    w = ic.normal(std=0.02, mean=0.5)((N // 4,), seed=1, name="w", dtype=dtype).astype(float)
+    within_5_sigma(np.mean(w), 0.5, 0.02 / math.sqrt(N // 4))
+    within_5_sigma(np.std(w), 0.02, 0.02 / math.sqrt(N // 2))
