@@ -7,6 +7,16 @@
  * rounded once where they become denormal. Arguments are bounded (`R(bounded)`) where the result
  * has long been 0, or x, or 1, to keep T among the normal numbers and inf out of products with 0.
  * At kinks the derivative is that from the left, but 0 or 1 where hardtanh and hardswish saturate.
+ *
+ * Max error of phi and phi', in units in the last place as simd/elementary.h counts them:
+ *
+ *     linear 0, 0      tanh 2.6, 4.2     gelu 5, 5.5 *       softplus 1.8, 2.5   hardtanh 0, 0
+ *     relu 0, 0        sigmoid 2.5, 4.2  gelu_tanh 3.2, 6 *  softsign 1.6, 3.1   hardswish 2, 1.1
+ *     leaky .5, 0      elu 1.7, 1.7      silu 3.2, 6 *       erf 1.2, 2.5        relu2 .5, 0
+ *                      selu 2, 2         mish 4.4, 6 *       sin 2.3, 2.6
+ *
+ *     * but 0.8 ulp of 1, absolute, for -1.7 < x < -0.5, where this phi' has its zero.
+ *
  * Included once a dtype (simd/real.h). */
 #ifndef IC_ACTIVATIONS_H
 #define IC_ACTIVATIONS_H
@@ -282,12 +292,16 @@ static void R(apply)(const real *x, real *out, size_t n, int activation, real pa
   map(x, out, n - rest, parameter);
   if (rest) {
     real last[16] = {0};
-    memcpy(last, x + (n - rest), rest * sizeof(real));
+    memcpy(last, x + (n - rest), rest * sizeof *x);
     map(last, last, 16, parameter);
-    memcpy(out + (n - rest), last, rest * sizeof(real));
+    memcpy(out + (n - rest), last, rest * sizeof *x);
   }
 }
 
+/* Domain: all of the dtype; at the infinities the limits (sin: NaN); NaN gives NaN. x and out are
+ *   the same or do not overlap.
+ * Max error: the table above, against the exact value for `parameter` rounded to the dtype.
+ * Determinism: the same bits for every instruction set, wherever an element stands. */
 static void R(activate)(const real *x, real *out, size_t n, int activation, double parameter,
                         int derivative) {
   const ic_fpmode mode = fpmode_enter();

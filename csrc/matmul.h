@@ -16,24 +16,30 @@
 #define IC_UNROLL_ALL _Pragma("GCC unroll 16")
 #define IC_UNROLL_4 _Pragma("GCC unroll 4")
 #endif
-/* the tile's rows, each its own code: a constant trip count, of which the compiler drops the rest */
-#define IC_EACH_ROW(r) IC_UNROLL_ALL for (int r = 0; r < IC_TILE_ROWS; r++) if (r < rows)
+/* Each row of a tile is code of its own: the trip count is constant, and the compiler drops what
+ * is beyond `rows`. */
+#define IC_EACH_ROW(r) \
+  IC_UNROLL_ALL for (int r = 0; r < IC_TILE_ROWS; r++) \
+    if (r < rows)
 #endif
 
 #define IC_TILE_ROWS IC_GLUE(IC_TILE_ROWS_, IC_REAL)
+#define IC_TILE_VECTOR IC_GLUE(IC_TILE_VECTOR_, IC_REAL)
+#define IC_TILE_LANES (int)(sizeof(IC_TILE_VECTOR) / sizeof(real))
+#define T(op) IC_JOIN(IC_GLUE(IC_TILE_, IC_REAL), op)
 _Static_assert(IC_TILE_ROWS <= 16, "multiply's switch has tiles of up to 16 rows");
 
-/* One tile: `rows` (a constant) rows of W and one panel. The accumulators must stay in registers:
- * look at the assembly after any change. `next` are the rows that come after these. */
+/* One tile: `rows` (a constant) rows of W and IC_TILE_LANES lanes of a panel. The accumulators must
+ * stay in registers: look at the assembly after any change. `next` are the next tile's rows. */
 IC_INLINE void R(tile)(const int rows, const real *w, ptrdiff_t stride, const real *next, size_t n,
                        const real *bias, const real *x, real *y) {
-  vreal sum[IC_TILE_ROWS];
-  IC_EACH_ROW(r) sum[r] = V(zero)();
+  IC_TILE_VECTOR sum[IC_TILE_ROWS];
+  IC_EACH_ROW(r) sum[r] = T(zero)();
   size_t k = 0;
 #define IC_STEP(k) \
   do { \
-    const vreal v = V(load)(x + 16 * (k)); \
-    IC_EACH_ROW(r) sum[r] = V(fma)(V(set)(w[r * stride + (ptrdiff_t)(k)]), v, sum[r]); \
+    const IC_TILE_VECTOR v = T(load)(x + 16 * (k)); \
+    IC_EACH_ROW(r) sum[r] = T(fma)(T(set)(w[r * stride + (ptrdiff_t)(k)]), v, sum[r]); \
   } while (0)
   for (; k + 16 <= n; k += 16) {
     IC_EACH_ROW(r) { /* into the second level: long rows would push these ones out of the first */
@@ -44,8 +50,8 @@ IC_INLINE void R(tile)(const int rows, const real *w, ptrdiff_t stride, const re
   }
   for (; k < n; k++) IC_STEP(k);
 #undef IC_STEP
-  if (bias) IC_EACH_ROW(r) sum[r] = V(add)(sum[r], V(set)(bias[r]));
-  IC_EACH_ROW(r) V(store)(y + 16 * r, sum[r]);
+  if (bias) IC_EACH_ROW(r) sum[r] = T(add)(sum[r], T(set)(bias[r]));
+  IC_EACH_ROW(r) T(store)(y + 16 * r, sum[r]);
 }
 
 /* Domain: any values; W (rows, n) with rows `stride` elements apart, bias (rows) or NULL, x and y
@@ -57,27 +63,29 @@ static void R(multiply)(const real *w, ptrdiff_t stride, size_t rows, size_t n, 
                         size_t panels) {
   /* as few tiles as will do, as equal as can be: no thin tile is left over to wait for its fmas */
   const size_t tiles = (rows + IC_TILE_ROWS - 1) / IC_TILE_ROWS;
-  const size_t least = tiles ? rows / tiles : 0, larger = tiles ? rows % tiles : 0;
+  const size_t least = tiles ? rows / tiles : 0, smaller = tiles ? tiles - rows % tiles : 0;
   for (size_t p = 0; p < panels; p++, x += x_panel, y += y_panel) {
     const real *row = w, *b = bias;
     real *out = y;
     for (size_t t = 0; t < tiles; t++) {
-      const size_t count = least + (t < larger);
+      const size_t count = least + (t >= smaller);
       const real *after = row + (ptrdiff_t)count * stride, *next = t + 1 < tiles ? after : w;
-#define IC_TILE(r) \
+#define IC_CASE(r) \
   case r: \
     if (r <= IC_TILE_ROWS) \
-      R(tile)(r <= IC_TILE_ROWS ? r : IC_TILE_ROWS, row, stride, next, n, b, x, out); \
+      R(tile)(r <= IC_TILE_ROWS ? r : 1, row, stride, next, n, b, x + lane, out + lane); \
     break;
-      switch (count) {
-        IC_TILE(1) IC_TILE(2) IC_TILE(3) IC_TILE(4) IC_TILE(5) IC_TILE(6) IC_TILE(7) IC_TILE(8)
-        IC_TILE(9) IC_TILE(10) IC_TILE(11) IC_TILE(12) IC_TILE(13) IC_TILE(14) IC_TILE(15)
-        IC_TILE(16)
-      }
-#undef IC_TILE
+      for (int lane = 0; lane < 16; lane += IC_TILE_LANES) switch (count) {
+          IC_CASE(1) IC_CASE(2) IC_CASE(3) IC_CASE(4) IC_CASE(5) IC_CASE(6) IC_CASE(7) IC_CASE(8)
+          IC_CASE(9) IC_CASE(10) IC_CASE(11) IC_CASE(12) IC_CASE(13) IC_CASE(14) IC_CASE(15)
+          IC_CASE(16)
+        }
+#undef IC_CASE
       row = after;
       out += 16 * count;
       if (b) b += count;
     }
   }
 }
+
+#undef T

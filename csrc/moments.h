@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Units in flight at once: their divisions are one vector's. */
+/* Units in flight at once: the divisions of their merging are one vector's. */
 enum { IC_UNIT_BLOCK = 16 };
 
 /* b/n and a*b/n for the next units of `batch` values merged into `count` values. */
@@ -93,7 +93,7 @@ static double R(unit_nonfinite)(const real *x, ptrdiff_t panel, size_t batch) {
 /* Merges 1 <= units <= IC_UNIT_BLOCK units of 1 <= batch < 2^32 values. */
 static void R(moments_block)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int units,
                              size_t batch, const ic_merge *merge, ic_moments *m) {
-  double means[IC_UNIT_BLOCK];
+  double means[IC_UNIT_BLOCK] = {0};
   R(ic_lanes) lanes = {V(zero)(), U(set)(0)};
   for (int u = 0; u < units; u++)
     means[u] = R(unit_sum)(x + u * unit, panel, batch, &lanes) / (double)batch;

@@ -130,6 +130,14 @@ def same_bits(a, b):
     return bool(np.all((bits_a == bits_b) | (np.isnan(a) & np.isnan(b))))
 
 
+def unaligned(array):
+    """A copy whose elements lie at odd addresses."""
+    storage = np.empty(array.nbytes + 1, np.uint8)
+    copy = storage[1:].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def sha256(array):
     """The hash of an array's values in C order, little-endian."""
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

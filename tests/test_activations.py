@@ -12,8 +12,8 @@ from kernel_calls import ACTIVATION_IDS, DEFAULT_PARAMETERS, EDGES, activate, sa
 
 NAMES = list(ACTIVATION_IDS)
 
-# Largest error in ulps, of φ and of φ′, where the table or the rules below do not say more.
-ULPS = 4
+# Largest error in ulps of φ, and of φ′.
+ULPS = {False: 4, True: 6}
 
 # Around a zero of φ′ (of sin also φ) an ulp is that of the terms that cancel there: (from, to,
 # size of the terms). Away from it the error is relative.
@@ -26,17 +26,6 @@ ZEROS = {
     ("sin", False): (-np.inf, np.inf, 2.0**-10),
     ("sin", True): (-np.inf, np.inf, 2.0**-10),
 }
-
-
-def allowed_ulps(name, derivative, x):
-    """ULPS, plus the exponent's own rounding where e^(−x²) or e^(−2u) dies: it grows with it."""
-    x = np.abs(x.astype(np.float64))
-    with np.errstate(over="ignore", invalid="ignore"):
-        if name == "gelu" or (name == "erf" and derivative):
-            return ULPS + x**2
-        if name == "gelu_tanh":
-            return ULPS + 4 * x * (1 + 0.05 * x**2)
-    return np.full(x.shape, float(ULPS))
 
 
 def grid(dtype):
@@ -59,28 +48,22 @@ def grid(dtype):
 
 @cache
 def judged(name, derivative, dtype):
-    """(x, exact value, floor of the ulp, allowed ulps) on the grid."""
+    """(x, exact value, floor of the ulp) on the grid."""
     x = grid(np.dtype(dtype))
     if name == "sin":  # larger arguments have a test of their own
         x = x[(np.abs(x) <= 1e4) | ~np.isfinite(x)]
     low, high, size = ZEROS.get((name, derivative), (0.0, 0.0, 0.0))
     floor = np.where((x > low) & (x < high), size, 0.0)
-    return (
-        x,
-        reference.activate(x, name, derivative=derivative),
-        floor,
-        allowed_ulps(name, derivative, x),
-    )
+    return x, reference.activate(x, name, derivative=derivative), floor
 
 
 @pytest.mark.parametrize("derivative", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_within_ulps_of_the_reference(kernels, name, derivative, dtype):
-    x, exact, floor, allowed = judged(name, derivative, dtype.name)
+    x, exact, floor = judged(name, derivative, dtype.name)
     error = ulps(activate(kernels, x, name, derivative=derivative), exact, floor=floor)
-    excess = np.where(error <= allowed, 0.0, error)
-    worst = np.argmax(excess)
-    assert excess[worst] == 0, f"{error[worst]:.1f} ulp at x = {x[worst]!r}"
+    worst = np.argmax(error)
+    assert error[worst] <= ULPS[derivative], f"{error[worst]:.1f} ulp at x = {x[worst]!r}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -153,7 +136,7 @@ def test_parameters(kernels, dtype, name, parameter):
     for derivative in (False, True):
         exact = reference.activate(x, name, parameter, derivative)
         value = activate(kernels, x, name, parameter, derivative)
-        assert np.max(ulps(value, exact)) <= ULPS
+        assert np.max(ulps(value, exact)) <= ULPS[derivative]
 
 
 def test_relu_and_linear_are_exact(kernels, dtype):

@@ -134,7 +134,7 @@ def test_no_library_functions(objects):
 
 
 def sanitizing_compiler(directory):
-    """The first compiler that makes sanitized programs; clang takes half the time gcc does."""
+    """The first compiler that makes sanitized programs here."""
     (directory / "empty.c").write_text("int main(void) { return 0; }\n")
     for compiler in ("clang", "gcc"):
         command = next(filter(None, map(shutil.which, COMPILERS[compiler])), None)
@@ -149,7 +149,7 @@ def sanitizing_compiler(directory):
 def test_kernels_under_sanitizers(setup, tmp_path):
     """Every kernel, each buffer of exactly its size, every instruction set the same bits."""
     compiler, command = sanitizing_compiler(tmp_path)
-    flags = [*SANITIZERS, "-O1", "-g1"]
+    flags = [*SANITIZERS, "-O0", "-g1"]  # optimised, it compiles for longer than it runs
     objects, said = compile_all(setup, compiler, tmp_path, *flags)
     assert not any(said.values()), said
     program = tmp_path / "run_kernels"

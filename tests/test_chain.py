@@ -22,12 +22,10 @@ from kernel_calls import (
     moments,
     run_chain,
     same_bits,
+    unaligned,
 )
 
-# In a chain of exact activations (linear, relu) everything but m2 is the reference's, bit for
-# bit; m2 is a float64 sum of positive terms.
-M2_ERROR = 64 * 2.0**-53
-EXACT_FIELDS = [0, 1, 3, 4, 5, 6]
+# In a chain of exact activations (linear, relu) everything is the reference's, bit for bit.
 # Through one inexact activation (4 ulps) and its conditioning, relative to the largest entry.
 ACTIVATION_ULPS = 4
 INFINITE = (-np.inf, np.inf)
@@ -39,12 +37,6 @@ def operands(rng, batch, widths, dtype, gain=1.5):
     weights = [(rng.normal(size=p) * gain / np.sqrt(p[1])).astype(dtype) for p in pairs]
     biases = [(rng.normal(size=p[0]) * 0.1).astype(dtype) for p in pairs]
     return x, weights, biases
-
-
-def states_agree(states, expected):
-    assert same_bits(states[..., EXACT_FIELDS], expected[..., EXACT_FIELDS])
-    error = np.abs(states[..., 2] - expected[..., 2])
-    assert np.all(error <= M2_ERROR * expected[..., 2])
 
 
 @cache
@@ -65,11 +57,10 @@ def small_case(n, batch, dtype):
 def test_relu_chain_is_the_reference_bit_for_bit(every_isa, n, batch, dtype):
     """Every n and batch around a vector and a block, and every instruction set alike."""
     arguments, (y, states) = small_case(n, batch, dtype.name)
-    results = [chain(kernels, *arguments) for kernels in every_isa]
-    for got_y, got_states in results:
+    for kernels in every_isa:
+        got_y, got_states = chain(kernels, *arguments)
         assert same_bits(got_y, y)
-        states_agree(got_states, states)
-        assert same_bits(got_states, results[0][1])
+        assert same_bits(got_states, states)
 
 
 @given(
@@ -85,7 +76,7 @@ def test_chains_of_any_widths(kernels, batch, widths, seed, dtype):
     pairs = [(name, None) for name in names]
     expected_y, expected = reference.chain(x, weights, biases, pairs, [0.05] * len(weights))
     assert same_bits(y, expected_y)
-    states_agree(states, expected)
+    assert same_bits(states, expected)
 
 
 def test_post_statistics_are_those_of_the_output(kernels, rng, dtype):
@@ -149,13 +140,8 @@ def test_special_values_are_counted(kernels, dtype):
     y, states = chain(kernels, x, [w], [None], ["relu"], [0.05])
     expected_y, expected = reference.chain(x, [w], [None], [("relu", None)], [0.05])
     assert same_bits(y, expected_y)
-    states_agree_with_nan(states, expected)
+    assert same_bits(states, expected)
     assert states[0, 0, 6] == 5
-
-
-def states_agree_with_nan(states, expected):
-    assert same_bits(states[..., [0, 1, 3, 4, 6]], expected[..., [0, 1, 3, 4, 6]])
-    assert np.array_equal(np.isnan(states[..., 2]), np.isnan(expected[..., 2]))
 
 
 def test_subnormal_signals_survive(kernels, dtype):
@@ -291,7 +277,7 @@ def test_public_chain_against_the_reference(rng, dtype):
     for record, state in ((layers.pre, states[:, 0]), (layers.post, states[:, 1])):
         count, mean, m2, abs_max, zeros, _, nonfinite = state.T
         assert same_bits(record.mean, mean)
-        assert np.allclose(record.variance, m2 / count, rtol=1e-13, atol=0)
+        assert np.array_equal(record.variance, m2 / count)
         assert np.allclose(record.second_moment, m2 / count + mean**2, rtol=1e-13, atol=0)
         assert np.array_equal(record.abs_max, abs_max)
         assert np.array_equal(record.zero_fraction, zeros / count)
@@ -327,15 +313,13 @@ def test_inputs_of_any_layout(rng, tmp_path):
     w.tofile(tmp_path / "w.bin")
     frozen = w.copy()
     frozen.flags.writeable = False
-    unaligned = np.empty(w.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(w.shape)
-    unaligned[...] = w
     for same in (
         np.asfortranarray(w),
         np.repeat(w, 2, axis=0)[::2],
         np.repeat(w, 2, axis=1)[:, ::2],
         w[::-1, ::-1].copy()[::-1, ::-1],
         w.astype(">f4"),
-        unaligned,
+        unaligned(w),
         frozen,
         np.memmap(tmp_path / "w.bin", np.float32, mode="r", shape=w.shape),
         np.frombuffer(w.tobytes(), np.float32).reshape(w.shape),

@@ -10,22 +10,10 @@ from hypothesis import strategies as st
 
 import initcore as ic
 from initcore.reference import moments as reference
-from kernel_calls import EDGES, SMALL, moments, same_bits
+from kernel_calls import EDGES, SMALL, moments, same_bits, unaligned
 
-# m2 relative to the true sum of squared deviations: one rounding an entry of a lane and the
-# folds, all terms positive.
-M2_ERROR = 64 * 2.0**-53
-COUNTED = [0, 3, 4, 6]  # count, abs_max, zeros, nonfinite: exact
-
-
-def agrees(state, expected):
-    """Counts and the mean bit for bit, m2 to its rounding."""
-    assert same_bits(state[COUNTED], expected[COUNTED])
-    assert same_bits(state[1:2], expected[1:2])
-    if np.isnan(expected[2]):
-        assert np.isnan(state[2])
-    else:
-        assert abs(state[2] - expected[2]) <= M2_ERROR * expected[2]
+COUNTED = [0, 3, 4, 6]  # count, abs_max, zeros, nonfinite
+DEFINED = [0, 1, 2, 3, 4, 6]  # all but the saturated, which only a chain knows
 
 
 def scalar(field):
@@ -41,7 +29,8 @@ def scalar(field):
 )
 def test_equals_the_reference(kernels, units, batch, seed, offset, dtype):
     x = (np.random.default_rng(seed).normal(size=(units, batch)) + offset).astype(dtype)
-    agrees(moments(kernels, x), reference.moments(x))
+    """Bit for bit: lanes, folds and merges have one order."""
+    assert same_bits(moments(kernels, x)[DEFINED], reference.moments(x)[DEFINED])
 
 
 @pytest.mark.parametrize("batch", [n for n in EDGES if n])
@@ -134,7 +123,8 @@ def test_read_only_input(tmp_path, rng):
 def test_layout_does_not_matter(rng):
     x = rng.normal(size=(6, 10))
     expected = ic.moments(x)
-    for same in (np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], x[::-1][::-1]):
+    strided = np.repeat(x, 2, axis=1)[:, ::2]
+    for same in (np.asfortranarray(x), strided, x[::-1].copy()[::-1], unaligned(x)):
         assert scalar(ic.moments(same).variance) == scalar(expected.variance)
         assert scalar(ic.moments(same).mean) == scalar(expected.mean)
 

@@ -2,6 +2,7 @@
 """propagate and compare_inits: what chains with known answers do, verdicts, arguments."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ class TestKnownChains:
 class TestVerdicts:
     """Kinds of chain whose answers are known."""
 
-    CHAIN = {"widths": [64] * 31, "batch": 16}
+    CHAIN: ClassVar = {"widths": [64] * 31, "batch": 16}
 
     def test_kaiming_relu_holds(self):
         result = ic.propagate(**self.CHAIN, init="kaiming_normal")

@@ -15,7 +15,7 @@ from initcore.reference import ulps
 from initcore.reference.matmul import fma
 from initcore.reference.philox import counter_of
 from initcore.reference.sampling import NORMAL, UNIFORM
-from kernel_calls import EDGES, constant, draw, normal, same_bits, sha256, uniform
+from kernel_calls import EDGES, constant, draw, normal, same_bits, sha256, unaligned, uniform
 
 # A standard normal is this many ulps from Box–Muller's exact value, an ulp being that of a
 # number of at least 2^-10.
@@ -322,7 +322,7 @@ def test_out_in_any_layout_gets_the_logical_order(initializer, dtype):
         np.empty((24, 34), dtype)[::2, ::2],
         np.empty((12, 17), dtype)[::-1, ::-1],
         np.empty((17, 12), dtype).T,
-        np.empty(12 * 17 * dtype.itemsize + 1, np.uint8)[1:].view(dtype).reshape(12, 17),
+        unaligned(np.empty((12, 17), dtype)),
     ]
     for out in outs:
         assert initializer((12, 17), seed=3, name="w", out=out) is out

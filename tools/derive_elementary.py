@@ -243,8 +243,8 @@ def wrap(items: list[str], indent: str = "  ", width: int = 99) -> str:
 
 def main() -> None:
     print("/* SPDX-License-Identifier: BSD-3-Clause */")
-    print("/* Written by tools/derive_elementary.py: do not edit. Polynomials, lowest degree first,")
-    print(" * and constants, some as a sum of parts, leading part first; exact in hexadecimal. */")
+    print("/* Written by tools/derive_elementary.py: do not edit. Polynomials, lowest degree")
+    print(" * first, and constants, some as a sum of parts, leading part first; exact. */")
     print("#ifndef IC_POLYNOMIALS_H\n#define IC_POLYNOMIALS_H\n")
     print("#include <stdint.h>")
     for dtype, (ctype, bits) in DTYPES.items():

@@ -13,12 +13,17 @@
 
 #define IC_ISA avx2
 #define IC_INLINE static inline __attribute__((always_inline))
-/* Rows of the product's register tile: 6 x 2 (float32) and 3 x 4 (float64) of 16 registers. */
+/* The product's register tile: 6 rows x 2 registers of the 16 there are, for both types. */
 #define IC_TILE_ROWS_f32 6
-#define IC_TILE_ROWS_f64 3
+#define IC_TILE_ROWS_f64 6
+#define IC_TILE_f32 f32
+#define IC_TILE_f64 f64x8
+#define IC_TILE_VECTOR_f32 f32x16
+#define IC_TILE_VECTOR_f64 f64x8
 
 typedef struct { __m256 a, b; } f32x16;
 typedef struct { __m256d a, b, c, d; } f64x16;
+typedef struct { __m256d a, b; } f64x8;
 typedef struct { __m256i a, b; } u32x16;
 typedef struct { __m256i a, b, c, d; } u64x16;
 typedef struct { __m256 a, b; } m32x16;
@@ -216,6 +221,21 @@ IC_INLINE double f64_fold_max(f64x16 x) {
   const __m256d v = _mm256_max_pd(_mm256_max_pd(x.a, x.c), _mm256_max_pd(x.b, x.d));
   const __m128d w = _mm_max_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
   return _mm_cvtsd_f64(_mm_max_sd(w, _mm_unpackhi_pd(w, w)));
+}
+
+/* float64, eight lanes: 3 rows x 4 registers would not leave room for the operands */
+IC_INLINE f64x8 f64x8_set(double x) { return (f64x8){_mm256_set1_pd(x), _mm256_set1_pd(x)}; }
+IC_INLINE f64x8 f64x8_zero(void) { return f64x8_set(0.0); }
+IC_INLINE f64x8 f64x8_load(const double *p) {
+  return (f64x8){_mm256_loadu_pd(p), _mm256_loadu_pd(p + 4)};
+}
+IC_INLINE void f64x8_store(double *p, f64x8 x) {
+  _mm256_storeu_pd(p, x.a);
+  _mm256_storeu_pd(p + 4, x.b);
+}
+IC_PAIR2(f64x8, f64x8_add, f64x8, _mm256_add_pd)
+IC_INLINE f64x8 f64x8_fma(f64x8 x, f64x8 y, f64x8 z) {
+  return (f64x8){_mm256_fmadd_pd(x.a, y.a, z.a), _mm256_fmadd_pd(x.b, y.b, z.b)};
 }
 
 /* uint32 and uint64 */

@@ -17,6 +17,10 @@
 /* Rows of the product's register tile: 12 x 1 (float32) and 8 x 2 (float64) of 32 registers. */
 #define IC_TILE_ROWS_f32 12
 #define IC_TILE_ROWS_f64 8
+#define IC_TILE_f32 f32
+#define IC_TILE_f64 f64
+#define IC_TILE_VECTOR_f32 f32x16
+#define IC_TILE_VECTOR_f64 f64x16
 
 typedef struct { __m512 a; } f32x16;
 typedef struct { __m512d a, b; } f64x16;

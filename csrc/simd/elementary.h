@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Elementary functions on 16 lanes, in the vocabulary's words alone: no libm, so every instruction
  * set gives the same bits. Errors are in units in the last place of the exact result (of the least
- * denormal, where it is denormal). NaN gives NaN, with any payload.
+ * denormal, where it is denormal): bounds above the largest seen in 70 million float32 arguments of
+ * every exponent and 2 million float64 ones. NaN gives NaN, with any payload.
  *
  * Written once over `real` (simd/real.h); one inclusion makes the functions of both dtypes. The
  * polynomials and constants come from tools/derive_elementary.py. Bounds of arguments are applied
@@ -99,12 +100,12 @@ IC_INLINE vreal R(power_of_2)(vreal k) {
   return V(from_bits)(U(shl)(biased, R(mantissa_bits)));
 }
 
-/* x = k ln 2 + r, k an integer, |r| <= ln(2)/2. */
-IC_INLINE vreal R(exp_reduce)(vreal x, vreal *k) {
+/* x + low = k ln 2 + r, k an integer, |r| <= ln(2)/2; |low| <= 1 ulp of x. */
+IC_INLINE vreal R(exp_reduce)(vreal x, vreal low, vreal *k) {
   const vreal magic = V(set)(R(round_magic));
   *k = V(sub)(V(fma)(x, V(set)(R(log2_e)), magic), magic);
   const vreal r = V(fnma)(*k, V(set)(R(ln2)[0]), x);
-  return V(fnma)(*k, V(set)(R(ln2)[1]), r);
+  return V(add)(r, V(fnma)(*k, V(set)(R(ln2)[1]), low));
 }
 
 /* exp(r) - 1 for |r| <= ln(2)/2. */
@@ -114,12 +115,12 @@ IC_INLINE vreal R(expm1_reduced)(vreal r) {
 
 /* exp(x)
  * Domain: all of the dtype; gradual underflow, overflow to inf, exp(-inf) = +0.
- * Max error: 1 ulp.
+ * Max error: 1.1 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal V(exp)(vreal x) {
   vreal k;
   x = V(max)(V(set)(R(exp_low)), V(min)(V(set)(R(exp_high)), x));
-  const vreal r = R(exp_reduce)(x, &k);
+  const vreal r = R(exp_reduce)(x, V(zero)(), &k);
   const vreal p = V(add)(R(expm1_reduced)(r), V(set)(1));
   const vreal half = V(round)(V(mul)(k, V(set)((real)0.5))); /* 2^k may not be a normal number */
   return V(mul)(V(mul)(p, R(power_of_2)(half)), R(power_of_2)(V(sub)(k, half)));
@@ -128,22 +129,22 @@ IC_INLINE vreal V(exp)(vreal x) {
 /* exp(x + low) in units of 2^-tail_shift: a tail that is to be multiplied further keeps its digits
  * where exp itself would be denormal.
  * Domain: tail_low <= x <= 0, |low| <= 1 ulp of x.
- * Max error: 1 ulp.
+ * Max error: 1.1 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal R(exp_tail)(vreal x, vreal low) {
   vreal k;
-  const vreal r = V(add)(R(exp_reduce)(x, &k), low);
+  const vreal r = R(exp_reduce)(x, low, &k);
   const vreal p = V(add)(R(expm1_reduced)(r), V(set)(1));
   return V(mul)(p, R(power_of_2)(V(add)(k, V(set)(R(tail_shift)))));
 }
 
 /* exp(x) - 1
  * Domain: x <= 0.
- * Max error: 2 ulp.
+ * Max error: 1.2 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal V(expm1)(vreal x) {
   vreal k;
-  const vreal r = R(exp_reduce)(V(max)(V(set)(R(expm1_low)), x), &k);
+  const vreal r = R(exp_reduce)(V(max)(V(set)(R(expm1_low)), x), V(zero)(), &k);
   const vreal power = R(power_of_2)(k);
   return V(fma)(power, R(expm1_reduced)(r), V(sub)(power, V(set)(1)));
 }
@@ -160,7 +161,7 @@ IC_INLINE vreal R(log_reduced)(vreal f, vreal k) {
 
 /* log(x)
  * Domain: normal positive numbers; log(inf) = inf.
- * Max error: 2 ulp.
+ * Max error: 1 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal V(log)(vreal x) {
   const real integers = (real)((uint64_t)1 << R(mantissa_bits)); /* its last place counts 1 */
@@ -179,7 +180,7 @@ IC_INLINE vreal V(log)(vreal x) {
 
 /* log(1 + x)
  * Domain: 0 <= x <= 1.
- * Max error: 2 ulp.
+ * Max error: 1.6 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal V(log1p)(vreal x) {
   const vreal one = V(set)(1), half = V(set)((real)0.5);
@@ -190,16 +191,16 @@ IC_INLINE vreal V(log1p)(vreal x) {
 
 /* tanh(x)
  * Domain: all of the dtype; tanh(-0) = -0.
- * Max error: 3 ulp.
+ * Max error: 2.6 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal V(tanh)(vreal x) {
   const vreal e = V(expm1)(V(mul)(V(abs)(x), V(set)(-2)));
   return V(copysign)(V(div)(e, V(add)(e, V(set)(2))), x);
 }
 
-/* Q(a) exp(a^2/2), Q the upper tail of the standard normal, 0 <= a <= 16 (float64: 40): polynomial in
- * t = (a - 4)/(a + 4) = 1 - 8/(a + 4), over a + 4. What rounding takes from a + 4 would be several
- * ulps of a small a, so 1/(a + 4) is inverse (1 + rest). */
+/* Q(a) exp(a^2/2), Q the upper tail of the standard normal, 0 <= a <= 16 (float64: 40), by a
+ * polynomial in t = (a - 4)/(a + 4) = 1 - 8/(a + 4). What rounding takes from a + 4 would be
+ * several ulps of the result near 0, so 1/(a + 4) is kept as inverse (1 + rest). */
 IC_INLINE vreal R(normal_tail)(vreal a) {
   const vreal one = V(set)(1), four = V(set)(4), eight = V(set)(8);
   const vreal d = V(add)(a, four), inverse = V(div)(one, d);
@@ -219,7 +220,7 @@ IC_INLINE vreal R(gauss_tail)(vreal a, real scale) {
 
 /* erf(x)
  * Domain: all of the dtype; erf(-0) = -0.
- * Max error: 2 ulp.
+ * Max error: 1.2 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal V(erf)(vreal x) {
   const vreal one = V(set)(1), a = V(min)(V(set)(7), V(abs)(x)); /* erf(7) rounds to 1 */
@@ -231,7 +232,7 @@ IC_INLINE vreal V(erf)(vreal x) {
 
 /* sin(x), or cos(x) if `quarter`, as the sine of x + quarter pi/2.
  * Domain: all of the dtype; NaN at the infinities; sin(-0) = -0.
- * Max error: 3 ulp.
+ * Max error: 2.6 ulp.
  * Determinism: the same bits for every instruction set. */
 IC_INLINE vreal R(sine)(vreal x, int quarter) {
   const vreal magic = V(set)(R(round_magic)), a = V(abs)(x);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Written by tools/derive_elementary.py: do not edit. Polynomials, lowest degree first,
- * and constants, some as a sum of parts, leading part first; exact in hexadecimal. */
+/* Written by tools/derive_elementary.py: do not edit. Polynomials, lowest degree
+ * first, and constants, some as a sum of parts, leading part first; exact. */
 #ifndef IC_POLYNOMIALS_H
 #define IC_POLYNOMIALS_H
 

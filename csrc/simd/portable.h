@@ -13,6 +13,8 @@
  * count(n, m) adds 1 to the lanes of n where m is set; total: the sum of the lanes, as uint64_t.
  * f64_load_f32, f64_load_f64: 16 values from memory as float64; f64_from_f32, _f64 from a vector.
  * *_nonzero the mask of the lanes whose byte is not zero.
+ * IC_TILE_*  the product's register tile: IC_TILE_ROWS rows of a vector IC_TILE_VECTOR, of 16
+ *           lanes or a divisor of 16, whose words set zero load store add fma begin with IC_TILE.
  * *_first(n) touches only the first n lanes (0 <= n <= 16); the others load as +0.
  * blocks_*  sixteen Philox blocks as two u64x8 (low, high), 32 bits of interest a lane; which block
  *           sits where is the vocabulary's business until blocks_pack puts them in order;
@@ -29,6 +31,10 @@
 #define IC_INLINE static inline
 #define IC_TILE_ROWS_f32 2
 #define IC_TILE_ROWS_f64 2
+#define IC_TILE_f32 f32
+#define IC_TILE_f64 f64
+#define IC_TILE_VECTOR_f32 f32x16
+#define IC_TILE_VECTOR_f64 f64x16
 
 typedef struct { float v[16]; } f32x16;
 typedef struct { double v[16]; } f64x16;

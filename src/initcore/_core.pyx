@@ -236,18 +236,27 @@ cdef class Kernels:
         if m:
             with nogil:
                 self.k.exact_carry(&accumulators[0, 0], m)
-        words = memoryview(accumulators)
-        end = 3 + IC_EXACT_SUM_WORDS
         return [
-            (row[0], row[1], _integer(row[3:end]), _integer(row[end:]))
-            for row in words.tolist()
+            (
+                accumulators[i, 0],
+                accumulators[i, 1],
+                _integer(&accumulators[i, 3], IC_EXACT_SUM_WORDS),
+                _integer(&accumulators[i, 3 + IC_EXACT_SUM_WORDS], IC_EXACT_SQUARE_WORDS),
+            )
+            for i in range(m)
         ]
 
 
-def _integer(list digits):
+cdef _integer(const int64_t *digits, size_t n):
     # after exact_carry all digits but the signed top one are in [0, 2^32)
-    top = digits.pop() << (32 * len(digits))
-    return top + int.from_bytes(b"".join([d.to_bytes(4, "little") for d in digits]), "little")
+    cdef bytearray words = bytearray(4 * (n - 1))
+    cdef uint8_t[::1] view = words
+    cdef size_t i
+    cdef int byte
+    for i in range(n - 1):
+        for byte in range(4):
+            view[4 * i + byte] = <uint8_t>(digits[i] >> (8 * byte))
+    return int.from_bytes(words, "little") + (<object>digits[n - 1] << (32 * (n - 1)))
 
 
 cdef dict _found():

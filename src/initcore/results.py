@@ -1013,14 +1013,16 @@ def _layer_rows(
 ) -> list[list[str]]:
     """A heading and rows of the chosen layers: the pre-activation h first, then the activation x.
 
-    Axes before the layers (trials of a user's arrays) are averaged over.
+    Without ``post`` the rows are those of one record, which may be of either. Axes before the
+    layers (trials of a user's arrays) are averaged over.
     """
     heading = ["layer", "", "second moment", "predicted", "mean", "variance", "zeros", "saturated"]
     if pre.se is not None:
         heading[2] += " ± s.e."
-    sides = {"h": (pre, theory and theory.pre)}
+    sides: dict[str, tuple[LayerStats, LayerStats | None]] = {"": (pre, None)}
     if post is not None:
-        sides["x"] = (post, theory and theory.post)
+        predictions = (theory.pre, theory.post) if theory else (None, None)
+        sides = {"h": (pre, predictions[0]), "x": (post, predictions[1])}
 
     def at(values: Array, layer: int) -> float:
         return float(np.mean(np.atleast_1d(values)[..., layer - 1]))
@@ -1031,7 +1033,7 @@ def _layer_rows(
             se = math.nan if stats.se is None else at(stats.se.second_moment, layer)
             rows.append(
                 [
-                    str(layer) if symbol == "h" else "",
+                    "" if symbol == "x" else str(layer),
                     symbol,
                     _measured(at(stats.second_moment, layer), se),
                     number(at(predicted.second_moment, layer)) if predicted else "-",

@@ -17,7 +17,7 @@ def check_array(argument: str, value: object) -> npt.NDArray[Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{argument} is no rectangular array: {error}") from None
-    if array.dtype.kind not in "iub" and compute_dtype(array.dtype) is None:
+    if not _is_accepted(array.dtype):
         raise TypeError(
             f"{argument} has dtype {array.dtype}: "
             "float16, bfloat16, float32, float64, integers and booleans are accepted"
@@ -25,16 +25,24 @@ def check_array(argument: str, value: object) -> npt.NDArray[Any]:
     return array
 
 
-def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """float64 for float64, integers and booleans; float32 for float32 and the half precisions;
-    None for others."""
-    if dtype.kind in "iub" or (dtype.kind == "f" and dtype.itemsize == 8):
-        return np.dtype(np.float64)
-    if (dtype.kind == "f" and dtype.itemsize in (2, 4)) or dtype.name == "bfloat16":
-        return np.dtype(np.float32)
-    return None
+def _is_accepted(dtype: np.dtype[Any]) -> bool:
+    kinds = dtype.kind in "iub" or (dtype.kind == "f" and dtype.itemsize <= 8)
+    return kinds or dtype.name == "bfloat16"
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What an accepted dtype is computed in: float64 for float64, integers and booleans, float32
+    for float32 and the half precisions."""
+    wide = dtype.kind in "iub" or dtype.itemsize == 8
+    return np.dtype(np.float64 if wide else np.float32)
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype a result has for this input dtype: native-endian; float64 for integers."""
     return np.dtype(np.float64) if dtype.kind in "iub" else dtype.newbyteorder("=")
+
+
+def contiguous(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The array as the kernels read it: this dtype, C-contiguous, aligned; copied only if not."""
+    result = np.ascontiguousarray(array, dtype)
+    return result if result.flags.aligned else result.copy()

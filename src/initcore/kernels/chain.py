@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..activations import Activation, activation as parse_activation
+from ..activations import Activation
+from ..activations import activation as parse_activation
 from ..results import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
-from .arrays import check_array, compute_dtype, native
+from .arrays import check_array, compute_dtype, contiguous
 
 # Columns transposed at a time in `moments`: bounded scratch.
 _BLOCK_ELEMENTS = 1 << 18
@@ -72,18 +73,18 @@ def chain(
     inputs = check_array("x", x)
     if isinstance(weights, np.ndarray) and weights.ndim < 3:
         raise TypeError("weights is one array: a sequence with one array a layer is accepted")
-    matrices = [check_array(f"weights[{l}]", w) for l, w in enumerate(weights)]
+    matrices = [check_array(f"weights[{i}]", w) for i, w in enumerate(weights)]
     n_layers = len(matrices)
     if n_layers == 0:
         raise ValueError("weights is empty: at least one layer is accepted")
-    given_biases = [None] * n_layers if biases is None else list(biases)
+    given_biases: Sequence[npt.ArrayLike | None] = [None] * n_layers if biases is None else biases
     if len(given_biases) != n_layers:
         raise ValueError(
             f"biases has {len(given_biases)} entries: one (or None) for each of "
             f"{n_layers} layers is accepted"
         )
     vectors = [
-        None if b is None else check_array(f"biases[{l}]", b) for l, b in enumerate(given_biases)
+        None if b is None else check_array(f"biases[{i}]", b) for i, b in enumerate(given_biases)
     ]
     activations = layer_activations(activation, last, n_layers)
     widths = _widths(inputs, matrices, vectors)
@@ -161,7 +162,7 @@ def moments(x: npt.ArrayLike) -> LayerStats:
     if array.size:
         step = max(1, _BLOCK_ELEMENTS // batch)
         for start in range(0, n, step):
-            units = np.ascontiguousarray(rows[:, start : start + step].T, real)
+            units = contiguous(rows[:, start : start + step].T, real)
             _core.default().moments(units, state)
     else:
         state[...] = np.nan
@@ -176,14 +177,14 @@ def _widths(
     if x.ndim < 2:
         raise ValueError(f"x has shape {x.shape}: (…, batch, n_in) is accepted")
     widths = [x.shape[-1]]
-    for l, (w, b) in enumerate(zip(weights, biases, strict=True)):
+    for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
         if w.ndim < 2 or w.shape[-1] != widths[-1]:
             raise ValueError(
-                f"weights[{l}] has shape {w.shape}: (…, n_out, {widths[-1]}) is accepted"
+                f"weights[{i}] has shape {w.shape}: (…, n_out, {widths[-1]}) is accepted"
             )
         widths.append(w.shape[-2])
         if b is not None and (b.ndim < 1 or b.shape[-1] != widths[-1]):
-            raise ValueError(f"biases[{l}] has shape {b.shape}: (…, {widths[-1]}) is accepted")
+            raise ValueError(f"biases[{i}] has shape {b.shape}: (…, {widths[-1]}) is accepted")
     return widths
 
 
@@ -204,7 +205,7 @@ def _leading_shape(
 
 def _common_dtype(arrays: list[npt.NDArray[Any]]) -> np.dtype[Any]:
     floats = [a.dtype for a in arrays if a.dtype.kind not in "iub"]
-    if not floats or any(compute_dtype(native(d)) == np.float64 for d in floats):
+    if not floats or any(compute_dtype(d) == np.float64 for d in floats):
         return np.dtype(np.float64)
     return np.dtype(np.float32)
 
@@ -218,4 +219,4 @@ def _rows(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         and array.strides[0] % dtype.itemsize == 0
     ):
         return array
-    return np.ascontiguousarray(array, dtype)
+    return contiguous(array, dtype)

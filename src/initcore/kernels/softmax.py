@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .. import _core
 from ..results import SoftmaxRows
 from ..streams import blocks, check_output, parallel, resolve_threads
-from .arrays import check_array, compute_dtype, native
+from .arrays import check_array, compute_dtype, contiguous, native
 
 # Rows handed to a thread at a time: enough work to hide the hand-over, little enough scratch.
 _BLOCK_ELEMENTS = 1 << 18
@@ -56,7 +56,7 @@ def _mask(
     own, rows = _last(array.reshape(shape), axis), _last(z, axis)
     lead = own.shape[:-1]
     dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else real
-    entries = np.ascontiguousarray(np.broadcast_to(own, (*lead, rows.shape[-1])), dtype)
+    entries = contiguous(np.broadcast_to(own, (*lead, rows.shape[-1])), dtype)
     which = np.arange(prod(lead)).reshape(lead)
     return entries.reshape(which.size, -1), np.broadcast_to(which, rows.shape[:-1])
 
@@ -132,7 +132,7 @@ def softmax(
 
     def task(first: int, size: int, index: tuple[Any, ...]) -> None:
         shape = (size, n)
-        block = np.ascontiguousarray(rows[index], real).reshape(shape)
+        block = contiguous(rows[index], real).reshape(shape)
         target = targets[index]
         direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
         block_p = target.reshape(shape) if direct else np.empty(shape, real)
@@ -187,8 +187,8 @@ def softmax_backward(
 
     def task(first: int, size: int, index: tuple[Any, ...]) -> None:
         shape = (size, n)
-        block = np.ascontiguousarray(rows[index], real).reshape(shape)
-        block_dp = np.ascontiguousarray(gradients[index], real).reshape(shape)
+        block = contiguous(rows[index], real).reshape(shape)
+        block_dp = contiguous(gradients[index], real).reshape(shape)
         target = targets[index]
         direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
         block_dz = target.reshape(shape) if direct else np.empty(shape, real)
