@@ -15,7 +15,8 @@
  *     leaky .5, 0      elu 1.7, 1.7      silu 3.2, 6 *       erf 1.2, 2.5        relu2 .5, 0
  *                      selu 2, 2         mish 4.4, 6 *       sin 2.3, 2.6
  *
- *     * but 0.8 ulp of 1, absolute, for -1.7 < x < -0.5, where this phi' has its zero.
+ *     * but 0.75 ulp of 1, absolute, for -1.7 < x < -0.5, where this phi' has its zero.
+ *     The parameter counts as rounded to the dtype.
  *
  * Included once a dtype (simd/real.h). */
 #ifndef IC_ACTIVATIONS_H

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +30,14 @@ from initcore.reference import (
     sampling,
     softmax,
 )
+from initcore.reference.tolerances import (
+    ACTIVATION_ULPS,
+    BACKWARD_UNITS,
+    NORMAL_FLOOR,
+    NORMAL_ULPS,
+    SOFTMAX_UNITS,
+    activation_floor,
+)
 
 Array = NDArray[Any]
 
@@ -37,21 +45,6 @@ SEED = 2026
 STREAM = sampling.stream_id("initcore verify")
 
 DTYPES = ("float32", "float64")
-
-# Tolerances, as the kernels' headers state them where it is not "the same bits". An ulp is never
-# taken smaller than that of a floor where values come out of a cancellation, or of an exponential
-# whose argument was rounded.
-NORMAL_ULPS = {"float32": 4.0, "float64": 3.0}
-NORMAL_FLOOR = 2.0**-10
-ACTIVATION_ULPS = 4.0
-ACTIVATION_FLOORS = {"sin": 2.0**-10, "sin'": 2.0**-10, "hardswish'": 0.5}
-ACTIVATION_FLOORS |= dict.fromkeys(
-    ("gelu", "gelu'", "gelu_tanh", "gelu_tanh'", "silu'", "mish'", "erf'"), 0.25
-)
-# In units of u (1 + |t|), u = eps/2, t the largest logit: the exponent's argument is rounded.
-SOFTMAX_UNITS = 6.0
-# In units of u relative to the terms of a difference that cancels.
-BACKWARD_UNITS = 8.0
 
 
 @dataclass(frozen=True)
@@ -196,7 +189,7 @@ def every_check() -> Iterator[Check]:
     yield _exact_sums()
 
 
-def _worst_ulps(floor: float = 0.0) -> Callable[[Any, Any], float]:
+def _worst_ulps(floor: ArrayLike = 0.0) -> Callable[[Any, Any], float]:
     return lambda value, exact: float(np.max(reference.ulps(value, exact, floor)))
 
 
@@ -260,8 +253,8 @@ def _activation(phi: Activation, dtype: str, derivative: bool) -> Check:
         dtype,
         product,
         lambda: activations.activate(x, phi.name, phi.parameter, derivative),
-        _worst_ulps(ACTIVATION_FLOORS.get(name, 0.0)),
-        ACTIVATION_ULPS,
+        _worst_ulps(activation_floor(phi.name, x, derivative=derivative)),
+        ACTIVATION_ULPS[phi.name][derivative],
     )
 
 

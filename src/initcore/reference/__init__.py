@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["ulps"]
 
 
-def ulps(value: NDArray[Any], exact: ArrayLike, floor: float = 0.0) -> NDArray[np.float64]:
+def ulps(value: NDArray[Any], exact: ArrayLike, floor: ArrayLike = 0.0) -> NDArray[np.float64]:
     """Distance of `value` from `exact`, elementwise, in units in the last place.
 
     value: float32 or float64 array, whose dtype says what an ulp is; exact: the true values, in
@@ -29,7 +29,7 @@ def ulps(value: NDArray[Any], exact: ArrayLike, floor: float = 0.0) -> NDArray[n
     wide = np.asarray(exact, dtype=np.longdouble)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded = wide.astype(value.dtype)
-        size = np.maximum(np.abs(rounded), value.dtype.type(floor))
+        size = np.maximum(np.abs(rounded), np.asarray(floor, dtype=value.dtype))
         distance = np.abs(value.astype(np.longdouble) - wide) / np.spacing(size)
     same = (value == rounded) | (np.isnan(value) & np.isnan(rounded))
     finite = np.isfinite(value) & np.isfinite(rounded)
