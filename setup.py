@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds the one extension: the binding and the dispatcher at the baseline, each ISA with its flags.
+"""Builds the one extension: binding and dispatcher at the baseline, each ISA with its own flags.
 
 Everything else is in pyproject.toml. INITCORE_SANITIZE=address,undefined adds sanitizers.
 """
