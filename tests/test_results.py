@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from initcore import results
 from initcore.reference.exact_sum import exact_sums
 from initcore.results import (
     FIELDS,
@@ -24,6 +23,8 @@ from initcore.results import (
     LayerStats,
     Propagation,
     SoftmaxRows,
+    exact,
+    text,
 )
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -118,12 +119,12 @@ class TestExactSums:
 
     @given(st.integers(-(10**600), 10**600))
     def test_hexadecimal_round_trip(self, value):
-        text = results._to_hex(value, -1074)
-        assert results._from_hex(text, -1074) == value
+        text = exact.to_hex(value, -1074)
+        assert exact.from_hex(text, -1074) == value
 
     def test_hexadecimal_is_a_number_in_units_of_one(self):
         for value in (1.0, -3.5, 5e-324, 1e300, 0.0):
-            assert float.fromhex(results._to_hex(results._units(value), -1074)) == value
+            assert float.fromhex(exact.to_hex(exact.units(value), -1074)) == value
 
 
 class TestMerging:
@@ -366,9 +367,9 @@ class TestText:
         assert lines[-1].startswith("holds: second moment ×")
 
     def test_chosen_layers(self):
-        assert results.chosen_layers(8) == list(range(1, 9))
-        assert results.chosen_layers(50) == [1, 2, 5, 10, 20, 50]
-        assert results.chosen_layers(51)[-2:] == [50, 51]
+        assert text.chosen_layers(8) == list(range(1, 9))
+        assert text.chosen_layers(50) == [1, 2, 5, 10, 20, 50]
+        assert text.chosen_layers(51)[-2:] == [50, 51]
 
     def test_html_is_escaped(self):
         result = chain_result(states_of([1.0]), init="<b>")
@@ -382,11 +383,11 @@ class TestText:
         assert len(str(LayerStats.from_states(np.ones(7))).splitlines()) == 2
 
     def test_numbers(self):
-        assert [results.number(x) for x in (0, 2, 0.5, 1234.5, 1e-9, -2e30, math.nan)] == [
+        assert [text.number(x) for x in (0, 2, 0.5, 1234.5, 1e-9, -2e30, math.nan)] == [
             "0", "2.000", "0.5000", "1234", "1.000e-09", "-2.000e+30", "-",
         ]  # fmt: skip
-        assert results._plus_minus(2.0, 0.0123) == "2.000 ± 0.012"
-        assert results._plus_minus(1e-20, 1e-22) == "1.000e-20 ± 1.0e-22"
+        assert text.plus_minus(2.0, 0.0123) == "2.000 ± 0.012"
+        assert text.plus_minus(1e-20, 1e-22) == "1.000e-20 ± 1.0e-22"
 
 
 class TestSoftmaxRows:

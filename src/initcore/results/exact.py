@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Exact sums over trials: integers, so that merging is associative to the last bit."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from initcore import _core
+from initcore.results.records import Array, Record, frozen, plain
+
+
+class ExactSum(NamedTuple):
+    """What is kept of a float64 statistic over trials: exact, so merging is integer addition.
+
+    ``total`` is Σx in units of 2^-1074 and ``total_sq`` Σx² in units of 2^-2148, both over the
+    ``finite`` trials; the ``nonfinite`` ones are counted and left out.
+    """
+
+    finite: int
+    nonfinite: int
+    total: int
+    total_sq: int
+
+    def mean(self) -> float:
+        """Σx / n, correctly rounded; NaN where no trial was finite."""
+        return self.total / (self.finite << 1074) if self.finite else math.nan
+
+    def standard_error(self) -> float:
+        """√(Σ(x − mean)² / (n − 1) / n), correctly rounded; NaN below two finite trials."""
+        n = self.finite
+        if n < 2:
+            return math.nan
+        return square_root(n * self.total_sq - self.total**2, n * n * (n - 1) << 2148)
+
+
+def square_root(numerator: int, denominator: int) -> float:
+    """√(numerator / denominator), correctly rounded."""
+    # The quotient gets at least 130 bits, its root 65; a last bit stands for everything after them,
+    # so that the division below, which rounds correctly, cannot take a near tie for a tie.
+    shift = max(0, (denominator.bit_length() - numerator.bit_length()) // 2 + 66)
+    quotient, rest = divmod(numerator << 2 * shift, denominator)
+    root = math.isqrt(quotient)
+    inexact = rest != 0 or root * root != quotient
+    return (2 * root + inexact) / (2 << shift)
+
+
+def nth_root(numerator: int, denominator: int, degree: int) -> float:
+    """(numerator / denominator)^(1/degree); inf where that is too large for a float."""
+    power = numerator.bit_length() - denominator.bit_length()
+    ratio = (numerator << max(-power, 0)) / (denominator << max(power, 0))
+    with np.errstate(over="ignore"):
+        return float(ratio ** (1 / degree) * np.exp2(power / degree))
+
+
+def units(x: float) -> int:
+    """A finite float in units of 2^-1074."""
+    numerator, denominator = x.as_integer_ratio()
+    return numerator << (1075 - denominator.bit_length())
+
+
+def to_hex(value: int, unit: int) -> str:
+    """value · 2^unit as a hexadecimal number, ``-0x1a2bp-12``, as long as it needs to be."""
+    twos = (value & -value).bit_length() - 1 if value else -unit
+    return f"{value >> twos:#x}p{twos + unit}"
+
+
+def from_hex(text: str, unit: int) -> int:
+    """The inverse of ``to_hex``."""
+    mantissa, _, exponent = text.partition("p")
+    return int(mantissa, 16) << (int(exponent) - unit)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactRecord(Record):
+    """All that is kept of the trials of an experiment.
+
+    columns
+        an ``ExactSum`` for each averaged statistic.
+    maxima
+        float64, the largest values of the others.
+    cross
+        (count, Σxy in units of 2^-2148) of one pair of statistics over the trials where both are
+        finite: what the standard error of their ratio needs.
+    """
+
+    columns: tuple[ExactSum, ...]
+    maxima: Array
+    cross: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "maxima", frozen(self.maxima))
+
+    def __add__(self, other: ExactRecord) -> ExactRecord:
+        """The record of both's trials; exact, hence associative and commutative bit for bit."""
+        return ExactRecord(
+            tuple(
+                ExactSum._make(map(operator.add, a, b))
+                for a, b in zip(self.columns, other.columns, strict=True)
+            ),
+            np.fmax(self.maxima, other.maxima),
+            (self.cross[0] + other.cross[0], self.cross[1] + other.cross[1]),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Strict JSON; the sums as hexadecimal numbers in units of 1."""
+        return {
+            "columns": [
+                [c.finite, c.nonfinite, to_hex(c.total, -1074), to_hex(c.total_sq, -2148)]
+                for c in self.columns
+            ],
+            "maxima": plain(self.maxima),
+            "cross": [self.cross[0], to_hex(self.cross[1], -2148)],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_dict``."""
+        return cls(
+            tuple(
+                ExactSum(finite, nonfinite, from_hex(total, -1074), from_hex(total_sq, -2148))
+                for finite, nonfinite, total, total_sq in data["columns"]
+            ),
+            frozen(data["maxima"]),
+            (data["cross"][0], from_hex(data["cross"][1], -2148)),
+        )
+
+
+class Accumulator:
+    """Takes trials in, a table at a time, and gives their ``ExactRecord``. For one thread."""
+
+    def __init__(self, n_columns: int, n_maxima: int, pair: tuple[int, int]) -> None:
+        """``pair`` are the two columns whose products are summed."""
+        self._sums = np.zeros((n_columns, _core.EXACT_WORDS), np.int64)
+        self._maxima = np.full(n_maxima, np.nan)
+        self._pair = pair
+        self._both, self._products = 0, 0
+
+    def add(self, table: Array, maxima: Array) -> None:
+        """Add trials: float64 (trials, columns) to average, (trials, maxima) to maximise."""
+        _core.default().exact_add(self._sums, np.ascontiguousarray(table))
+        self._maxima = np.fmax(self._maxima, np.fmax.reduce(maxima, initial=np.nan))
+        x, y = (table[:, column] for column in self._pair)
+        both = np.isfinite(x) & np.isfinite(y)
+        self._both += int(both.sum())
+        # Squares of small second moments underflow in float64: integers do not.
+        for a, b in zip(x[both].tolist(), y[both].tolist(), strict=True):
+            self._products += units(a) * units(b)
+
+    def record(self) -> ExactRecord:
+        """The record of all trials so far."""
+        sums = tuple(ExactSum(*values) for values in _core.default().exact_values(self._sums))
+        return ExactRecord(sums, self._maxima, (self._both, self._products))

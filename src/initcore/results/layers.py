@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Statistics by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from initcore.results.records import Array, Record, frozen
+from initcore.results.text import chosen_layers, html_table, measured, number, share, text_table
+
+FIELDS = (
+    "mean",
+    "second_moment",
+    "variance",
+    "abs_max",
+    "zero_fraction",
+    "saturated_fraction",
+    "nonfinite_fraction",
+)
+# Every field but abs_max is a mean over trials; abs_max is the largest.
+AVERAGED = tuple(name for name in FIELDS if name != "abs_max")
+
+
+def _unknown() -> Array:
+    return np.array(np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerStats(Record):
+    """Statistics by layer: float64 arrays (..., L), read-only; index 0 is the first layer.
+
+    Each is a statistic over a trial's batch and units (ddof 0), and in a Monte Carlo result its
+    mean over trials. A field that is not known is NaN throughout.
+
+    mean, second_moment, variance
+        of all entries: E[x], E[x²], E[x²] − E[x]² (computed from centred squares).
+    abs_max
+        the largest |x|, over trials the largest.
+    zero_fraction, saturated_fraction, nonfinite_fraction
+        shares of entries, from 0 to 1. Saturated, of pre-activations only: |φ′(h)| < 0.05 max|φ′|;
+        NaN where φ′ is unbounded.
+    se
+        the standard errors over trials (ddof 1) in the same record, NaN at one trial and for
+        abs_max; None where there were no trials.
+    """
+
+    mean: Array
+    second_moment: Array
+    variance: Array
+    abs_max: Array = field(default_factory=_unknown)
+    zero_fraction: Array = field(default_factory=_unknown)
+    saturated_fraction: Array = field(default_factory=_unknown)
+    nonfinite_fraction: Array = field(default_factory=_unknown)
+    se: LayerStats | None = None
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.second_moment)
+        for name in FIELDS:
+            values = np.broadcast_to(np.asarray(getattr(self, name), dtype=np.float64), shape)
+            object.__setattr__(self, name, frozen(values))
+
+    @classmethod
+    def from_states(cls, states: ArrayLike, *, activation: bool = False) -> Self:
+        """Statistics from the running states of the moments kernel, float64 (..., 7); fields (...).
+
+        A state is count, mean, Σ(x − mean)², largest |x|, and the numbers of zero, saturated and
+        non-finite entries. ``activation``: they are of activations, which are never saturated.
+        """
+        columns = np.moveaxis(np.asarray(states, np.float64), -1, 0)
+        count, mean, m2, abs_max, zeros, saturated, nonfinite = columns
+        # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
+        with np.errstate(all="ignore"):
+            variance = m2 / count
+            return cls(
+                mean=np.where(count > 0, mean, np.nan),
+                second_moment=variance + mean * mean,
+                variance=variance,
+                abs_max=abs_max,
+                zero_fraction=zeros / count,
+                saturated_fraction=np.full_like(count, np.nan) if activation else saturated / count,
+                nonfinite_fraction=nonfinite / count,
+            )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_dict``."""
+        se = None if data["se"] is None else cls.from_dict(data["se"])
+        return cls(**{name: frozen(data[name]) for name in FIELDS}, se=se)
+
+    def __str__(self) -> str:
+        return text_table("", layer_rows(self, None, None), "")
+
+    def _repr_html_(self) -> str:
+        return html_table("", layer_rows(self, None, None), "")
+
+
+@dataclass(frozen=True, eq=False)
+class ChainLayers(Record):
+    """Statistics of a chain's pre-activations h and activations x = φ(h), by layer."""
+
+    pre: LayerStats
+    post: LayerStats
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_dict``."""
+        return cls(LayerStats.from_dict(data["pre"]), LayerStats.from_dict(data["post"]))
+
+    def __str__(self) -> str:
+        return text_table("", layer_rows(self.pre, self.post, None), "")
+
+    def _repr_html_(self) -> str:
+        return html_table("", layer_rows(self.pre, self.post, None), "")
+
+
+def layer_rows(
+    pre: LayerStats, post: LayerStats | None, theory: ChainLayers | None
+) -> list[list[str]]:
+    """A heading and rows of the chosen layers: the pre-activation h first, then the activation x.
+
+    Without ``post`` the rows are those of one record, which may be of either. Axes before the
+    layers (trials of a user's arrays) are averaged over.
+    """
+    heading = ["layer", "", "second moment", "predicted", "mean", "variance", "zeros", "saturated"]
+    if pre.se is not None:
+        heading[2] += " ± s.e."
+    sides: dict[str, tuple[LayerStats, LayerStats | None]] = {"": (pre, None)}
+    if post is not None:
+        predictions = (theory.pre, theory.post) if theory else (None, None)
+        sides = {"h": (pre, predictions[0]), "x": (post, predictions[1])}
+
+    def at(values: Array, layer: int) -> float:
+        return float(np.mean(np.atleast_1d(values)[..., layer - 1]))
+
+    rows = [heading]
+    for layer in chosen_layers(np.atleast_1d(pre.mean).shape[-1]):
+        for symbol, (stats, predicted) in sides.items():
+            se = math.nan if stats.se is None else at(stats.se.second_moment, layer)
+            rows.append(
+                [
+                    "" if symbol == "x" else str(layer),
+                    symbol,
+                    measured(at(stats.second_moment, layer), se),
+                    number(at(predicted.second_moment, layer)) if predicted else "-",
+                    number(at(stats.mean, layer)),
+                    number(at(stats.variance, layer)),
+                    share(at(stats.zero_fraction, layer)),
+                    share(at(stats.saturated_fraction, layer)),
+                ]
+            )
+    if theory is None:
+        rows = [row[:3] + row[4:] for row in rows]
+    return rows

@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What random chains did over trials: statistics by layer, the verdict, merging, comparison."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from initcore.activations import Activation, activation
+from initcore.initializers import gain, initializer
+from initcore.results.exact import Accumulator, ExactRecord, ExactSum, nth_root, square_root
+from initcore.results.layers import AVERAGED, ChainLayers, LayerStats, layer_rows
+from initcore.results.records import Array, Record, check_format, load, plain, save
+from initcore.results.text import (
+    chosen_layers,
+    html_table,
+    measured,
+    plus_minus,
+    text_table,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PRE, POST = 0, 1
+
+
+def _middle(n_layers: int) -> int:
+    """The layer (from 1) at which the fit of a factor starts.
+
+    If a log energy is a random walk, its end-point slope is the generalised-least-squares fit; the
+    later half is used so that a chain that settles is judged after it has settled.
+    """
+    return n_layers // 2 if n_layers >= 4 else 1
+
+
+def _column(n_layers: int, side: int, name: str, layer: int) -> int:
+    """Where the record of a chain keeps a statistic; ``layer`` counts from 1."""
+    return (side * len(AVERAGED) + AVERAGED.index(name)) * n_layers + layer - 1
+
+
+class ChainAccumulator(Accumulator):
+    """Takes the states of a chain's trials in."""
+
+    def __init__(self, n_layers: int) -> None:
+        first, last = (
+            _column(n_layers, PRE, "second_moment", layer)
+            for layer in (_middle(n_layers), n_layers)
+        )
+        super().__init__(2 * len(AVERAGED) * n_layers, 2 * n_layers, (first, last))
+
+    def add_states(self, states: Array) -> None:
+        """Add trials: the chain kernel's states, (trials, L, 2, 7)."""
+        sides = (
+            LayerStats.from_states(states[:, :, PRE]),
+            LayerStats.from_states(states[:, :, POST], activation=True),
+        )
+        table = np.stack([getattr(side, name) for side in sides for name in AVERAGED], axis=1)
+        maxima = np.stack([side.abs_max for side in sides], axis=1)
+        self.add(table.reshape(len(states), -1), maxima.reshape(len(states), -1))
+
+
+class _Fit(NamedTuple):
+    """The factor a layer between two layers (from 1), and its standard error."""
+
+    first: int
+    last: int
+    factor: float
+    se: float
+
+    def __str__(self) -> str:
+        return f"×{plus_minus(self.factor, self.se)} a layer"
+
+
+@dataclass(frozen=True, eq=False)
+class Propagation(Record):
+    """What random chains did to standard normal inputs, over trials.
+
+    spec
+        what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
+        (one, or a list of L), batch, dtype. ``propagate(**spec, seed=seed, trials=...)`` runs it
+        again.
+    seed, method
+        the seed of all streams; how trials were drawn ("dense": every weight).
+    trials
+        the trials it holds: sorted ranges that neither overlap nor touch.
+    pre, post
+        LayerStats of pre-activations and activations, arrays (L,), means over trials with ``.se``.
+    theory
+        the same statistics in the limit of infinite width, where they are known.
+    verdict, outcome, factor, factor_se
+        one sentence, its first word, and the factor a layer of the pre-activation's second moment.
+
+    ``a + b`` merges disjoint trials of one specification, seed and method, exactly.
+    """
+
+    FORMAT: ClassVar[str] = "initcore.propagation"
+    VERSION: ClassVar[int] = 1
+
+    spec: dict[str, Any]
+    seed: int
+    trials: tuple[range, ...]
+    record: ExactRecord = field(repr=False)
+    theory: ChainLayers = field(repr=False)
+    method: str = "dense"
+
+    @property
+    def n_layers(self) -> int:
+        """The number of layers, L."""
+        return len(self.spec["widths"]) - 1
+
+    @property
+    def n_trials(self) -> int:
+        """The number of trials."""
+        return sum(map(len, self.trials))
+
+    @cached_property
+    def pre(self) -> LayerStats:
+        """Statistics of the pre-activations h."""
+        return self._side(PRE)
+
+    @cached_property
+    def post(self) -> LayerStats:
+        """Statistics of the activations x = φ(h)."""
+        return self._side(POST)
+
+    def _side(self, side: int) -> LayerStats:
+        n, columns = self.n_layers, self.record.columns
+        means: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
+        for name in AVERAGED:
+            first = _column(n, side, name, 1)
+            sums = columns[first : first + n]
+            means[name] = np.array([column.mean() for column in sums])
+            errors[name] = np.array([column.standard_error() for column in sums])
+        largest = self.record.maxima[side * n : (side + 1) * n]
+        return LayerStats(**means, abs_max=largest, se=LayerStats(**errors))
+
+    def _second_moment(self, layer: int, side: int = PRE) -> ExactSum:
+        return self.record.columns[_column(self.n_layers, side, "second_moment", layer)]
+
+    # Merging and drawing again
+
+    def __add__(self, other: object) -> Propagation:
+        """Both's trials in one result, the same bits in whatever order results are added.
+
+        ValueError, naming what differs, for another specification, seed or method, and for trials
+        that both hold.
+        """
+        if not isinstance(other, Propagation):
+            return NotImplemented
+        mine, others = ({**r.spec, "seed": r.seed, "method": r.method} for r in (self, other))
+        for name in mine | others:
+            if mine.get(name) != others.get(name):
+                raise ValueError(
+                    f"results with different {name} cannot be added: "
+                    f"{mine.get(name)!r} and {others.get(name)!r}"
+                )
+        trials = merge_trials(self.trials, other.trials)
+        return Propagation(
+            self.spec, self.seed, trials, self.record + other.record, self.theory, self.method
+        )
+
+    def weights(self, trial: int, layer: int) -> NDArray[Any]:
+        """The weight (n_out, n_in) that was drawn in a trial for a layer; layers count from 0.
+
+        It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``.
+        ValueError for a trial or layer that this result does not hold.
+        """
+        trial, layer = operator.index(trial), operator.index(layer)
+        if not any(trial in held for held in self.trials):
+            raise ValueError(f"trial must be one of {_trials_text(self.trials)}; got {trial}")
+        if not 0 <= layer < self.n_layers:
+            raise ValueError(f"layer must be from 0 to {self.n_layers - 1}; got {layer}")
+        n_in, n_out = self.spec["widths"][layer : layer + 2]
+        init = initializer(_per_layer(self.spec["init"], layer))
+        name = f"layers.{layer}.weight"
+        drawn: NDArray[Any] = init(
+            (n_out, n_in), seed=self.seed, name=name, trial=trial, dtype=self.spec["dtype"]
+        )
+        return drawn
+
+    # The verdict
+
+    @cached_property
+    def _fit(self) -> _Fit | None:
+        """The factor a layer of E[h²] over the later half of the layers that can be judged.
+
+        Those end where a trial overflows or the mean sinks to where the dtype loses its digits. The
+        standard error is that of a ratio of means (delta method).
+        """
+        tiny = float(np.finfo(self.spec["dtype"]).tiny)
+        floor = max(tiny * tiny, np.finfo(np.float64).tiny)
+        last = 0
+        for layer in range(1, self.n_layers + 1):
+            column = self._second_moment(layer)
+            if column.nonfinite or not column.mean() >= floor:
+                break
+            last = layer
+        if last < 2:
+            return None
+        first = _middle(last)
+        a, b = self._second_moment(first), self._second_moment(last)
+        steps = last - first
+        factor = nth_root(b.total * a.finite, a.total * b.finite, steps)
+        return _Fit(first, last, factor, factor * self._log_ratio_se(a, b, last) / steps)
+
+    def _log_ratio_se(self, a: ExactSum, b: ExactSum, last: int) -> float:
+        """The standard error of ln(mean b / mean a), whose trials are the same."""
+        n = a.finite
+        if n < 2:
+            return math.nan
+        if last == self.n_layers:
+            # The delta method's variance is n/(n−1) Σ(aᵢ/Σa − bᵢ/Σb)², here without rounding.
+            spread = (
+                a.total_sq * b.total**2
+                + b.total_sq * a.total**2
+                - 2 * self.record.cross[1] * a.total * b.total
+            )
+            return square_root(n * spread, (n - 1) * (a.total * b.total) ** 2)
+        # The covariance is kept for the last layer only; without it the error comes out too large
+        # rather than too small, since a chain's layers are positively correlated.
+        return math.hypot(a.standard_error() / a.mean(), b.standard_error() / b.mean())
+
+    @property
+    def factor(self) -> float:
+        """The factor a layer of the pre-activation's second moment; NaN where there is none."""
+        return self._fit.factor if self._fit else math.nan
+
+    @property
+    def factor_se(self) -> float:
+        """The standard error of ``factor``; NaN at one trial."""
+        return self._fit.se if self._fit else math.nan
+
+    @property
+    def outcome(self) -> str:
+        """holds, decays, explodes, overflows, vanishes, saturates or undecided."""
+        return self._judgement[0]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a sentence; ``outcome`` is its first word."""
+        outcome, words = self._judgement
+        return outcome + words
+
+    @cached_property
+    def _judgement(self) -> tuple[str, str]:
+        fit, n = self._fit, self.n_layers
+        before = f", second moment {fit} before{self._advice(fit)}" if fit else ""
+        overflow = self._first_overflow()
+        if overflow is not None:
+            layer, trials = overflow
+            where = f"{self.spec['dtype']} at layer {layer} ({trials} of {self.n_trials} trials)"
+            return "overflows", f" {where}{before}"
+        zero = self.record.maxima[:n] == 0
+        if zero[-1]:
+            layer = int(np.max(np.flatnonzero(~zero), initial=-1)) + 2
+            return "vanishes", f": exactly 0 from layer {layer}{before}"
+        saturation = self._saturation()
+        if saturation is not None:
+            layer, share = saturation
+            return "saturates", f": |φ′| < 0.05 max|φ′| in {100 * share:.0f} % of layer {layer}"
+        end = self._second_moment(n)
+        size = f"{plus_minus(end.mean(), end.standard_error())} at layer {n}"
+        if fit is None:
+            return "undecided", f": second moment {size}, no factor a layer to fit"
+        words = f": second moment {fit} (layers {fit.first} to {fit.last}), {size}"
+        if math.isnan(fit.se):
+            return "undecided", f"{words}; one trial has no standard error"
+        if abs(fit.factor - 1) <= 3 * fit.se:
+            return "holds", words + self._caution(end)
+        outcome = "decays" if fit.factor < 1 else "explodes"
+        return outcome, words + self._advice(fit) + self._caution(end)
+
+    def _first_overflow(self) -> tuple[int, int] | None:
+        """The first layer (from 1) with trials that are not finite, and how many of them."""
+        for layer in range(1, self.n_layers + 1):
+            trials = max(self._second_moment(layer, side).nonfinite for side in (PRE, POST))
+            if trials:
+                return layer, trials
+        return None
+
+    def _saturation(self) -> tuple[int, float] | None:
+        """The last layer (from 1) whose φ is bounded and the saturated share, if over a half."""
+        for layer in range(self.n_layers, 0, -1):
+            if _bounded(self._activation(layer)):
+                share = float(self.pre.saturated_fraction[layer - 1])
+                return (layer, share) if share > 0.5 else None
+        return None
+
+    def _activation(self, layer: int) -> Activation:
+        return activation(_per_layer(self.spec["activation"], layer - 1))
+
+    def _advice(self, fit: _Fit) -> str:
+        """The scale that would hold, where scaling the weights scales every layer in proportion."""
+        hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
+        if self.spec["bias"] is not None or not all(map(_homogeneous, hidden.values())):
+            return ""
+        # What would hold is read off the theory, and only where the measurement bears it out: a
+        # narrow, deep chain whose units die is not cured by a scale.
+        predicted = self.theory.pre.second_moment[[fit.first - 1, fit.last - 1]]
+        if not (np.isfinite(predicted) & (predicted > 0)).all():
+            return ""
+        start, end = np.log(predicted)
+        factor = float(np.exp((end - start) / (fit.last - fit.first)))
+        if not abs(fit.factor - factor) <= 3 * fit.se:
+            return ""
+        advice = f"; .scaled({factor**-0.5:.4g}) would hold"
+        if len(hidden) == 1:
+            advice += f", a gain of {gain(next(iter(hidden.values()))):.4g}"
+        return advice
+
+    def _caution(self, end: ExactSum) -> str:
+        """A warning where the mean rests on a few trials, as it does in narrow, deep chains."""
+        if end.standard_error() <= 0.3 * end.mean():
+            return ""
+        return "; a few trials carry the mean, more trials would say it better"
+
+    # Text and files
+
+    @property
+    def label(self) -> str:
+        """The initializer, or the initializers in layer order."""
+        return _listed(self.spec["init"])
+
+    @property
+    def title(self) -> str:
+        """A line that says what was run."""
+        return f"{self.label}: {_setting(self)}"
+
+    def __str__(self) -> str:
+        rows = layer_rows(self.pre, self.post, self.theory)
+        return text_table(self.title, rows, self.verdict)
+
+    def _repr_html_(self) -> str:
+        rows = layer_rows(self.pre, self.post, self.theory)
+        return html_table(self.title, rows, self.verdict)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw the second moments by layer, theory beside them; ``path`` also writes the figure.
+
+        Needs the extra ``plot`` (matplotlib).
+        """
+        from initcore import plot
+
+        return plot.propagation(self, path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as strict JSON: non-finite numbers are strings, exact sums hexadecimal."""
+        return {
+            "format": self.FORMAT,
+            "version": self.VERSION,
+            "spec": self.spec,
+            "seed": self.seed,
+            "method": self.method,
+            "trials": [[held.start, held.stop] for held in self.trials],
+            "verdict": self.verdict,
+            "factor": plain(self.factor),
+            "factor_se": plain(self.factor_se),
+            "pre": self.pre.to_dict(),
+            "post": self.post.to_dict(),
+            "theory": self.theory.to_dict(),
+            "record": self.record.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
+        check_format(data, cls.FORMAT, cls.VERSION)
+        try:
+            result = cls(
+                spec=dict(data["spec"]),
+                seed=data["seed"],
+                trials=tuple(range(start, stop) for start, stop in data["trials"]),
+                record=ExactRecord.from_dict(data["record"]),
+                theory=ChainLayers.from_dict(data["theory"]),
+                method=data["method"],
+            )
+            expected = 2 * result.n_layers
+            sizes = (len(result.record.columns), len(result.record.maxima))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"damaged {cls.FORMAT} data: {error!r}") from error
+        if sizes != (expected * len(AVERAGED), expected):
+            raise ValueError(f"damaged {cls.FORMAT} data: {sizes[0]} columns, {sizes[1]} maxima")
+        return result
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a JSON file, from which ``load`` gives back the same bits. All of it or nothing."""
+        save(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file of ``save``; ValueError where it is of another format, version or damaged."""
+        return cls.from_dict(load(path))
+
+
+def merge_trials(*groups: Sequence[range]) -> tuple[range, ...]:
+    """The trials of all groups as sorted ranges that neither overlap nor touch.
+
+    ValueError where two ranges have a trial in common.
+    """
+    merged: list[range] = []
+    for held in sorted((r for group in groups for r in group), key=lambda r: r.start):
+        if merged and held.start < merged[-1].stop:
+            shared = range(held.start, min(held.stop, merged[-1].stop))
+            both = _trials_text([shared])
+            raise ValueError(f"results with trials in common cannot be added: {both}")
+        if merged and held.start == merged[-1].stop:
+            merged[-1] = range(merged[-1].start, held.stop)
+        else:
+            merged.append(held)
+    return tuple(merged)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Record, Sequence[Propagation]):
+    """Several Propagations with common random numbers, as a sequence."""
+
+    FORMAT: ClassVar[str] = "initcore.comparison"
+    VERSION: ClassVar[int] = 1
+
+    results: tuple[Propagation, ...]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.results[index]
+
+    def __iter__(self) -> Iterator[Propagation]:
+        return iter(self.results)
+
+    def _rows(self) -> list[list[str]]:
+        rows = [["E[h²]", *(result.label for result in self)]]
+        for layer in chosen_layers(self[0].n_layers):
+            sums = [result._second_moment(layer) for result in self]
+            rows.append([str(layer), *(measured(s.mean(), s.standard_error()) for s in sums)])
+        return rows
+
+    def _verdicts(self) -> list[str]:
+        return [f"{result.label} {result.verdict}" for result in self]
+
+    def __str__(self) -> str:
+        return text_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+
+    def _repr_html_(self) -> str:
+        return html_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw all second moments by layer in one figure; ``path`` also writes it.
+
+        Needs the extra ``plot`` (matplotlib).
+        """
+        from initcore import plot
+
+        return plot.propagation(self.results, path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every result's ``to_dict``, as strict JSON."""
+        results = [result.to_dict() for result in self]
+        return {"format": self.FORMAT, "version": self.VERSION, "results": results}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
+        check_format(data, cls.FORMAT, cls.VERSION)
+        return cls(tuple(Propagation.from_dict(result) for result in data["results"]))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a JSON file, from which ``load`` gives back the same bits. All of it or nothing."""
+        save(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file of ``save``; ValueError where it is of another format, version or damaged."""
+        return cls.from_dict(load(path))
+
+
+def _per_layer(one_or_list: Any, index: int) -> Any:
+    return one_or_list[index] if isinstance(one_or_list, list) else one_or_list
+
+
+def _homogeneous(phi: Activation) -> bool:
+    """Whether φ(c·h) = c·φ(h) for c > 0, so that a factor on the weights passes through."""
+    h = np.array([-3.0, -0.7, 0.4, 5.0])
+    return bool(np.array_equal(phi(2 * h), 2 * phi(h)))
+
+
+def _bounded(phi: Activation) -> bool:
+    """Whether φ has finite limits on both sides, so that it can saturate at both."""
+    return bool(np.isfinite(phi(np.array([-np.inf, np.inf]))).all())
+
+
+def _listed(one_or_list: Any) -> str:
+    return ", ".join(map(str, one_or_list)) if isinstance(one_or_list, list) else str(one_or_list)
+
+
+def _setting(result: Propagation) -> str:
+    """What was run, but for the initializer."""
+    spec, widths = result.spec, result.spec["widths"]
+    size = f"{widths[0]} wide" if len(set(widths)) == 1 else "widths " + ", ".join(map(str, widths))
+    layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
+    bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
+    trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
+    return (
+        f"{layers}, {size}, {_listed(spec['activation'])}{bias}, batch {spec['batch']}, "
+        f"{spec['dtype']}, {trials}, seed {result.seed}"
+    )
+
+
+def _trials_text(trials: Sequence[range]) -> str:
+    return ", ".join(f"trials {held.start} to {held.stop - 1}" for held in trials)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What all records share: equality by bits, strict JSON, files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+def frozen(values: ArrayLike, dtype: Any = np.float64) -> NDArray[Any]:
+    """A read-only copy in C order."""
+    array = np.array(values, dtype=dtype, order="C")
+    array.setflags(write=False)
+    return array
+
+
+def same_bits(a: object, b: object) -> bool:
+    """Equality by bits, where every NaN equals every NaN."""
+    if isinstance(a, Record):
+        return a.equals(b)
+    if isinstance(a, float | np.ndarray) and isinstance(b, float | np.ndarray):
+        x, y = np.asarray(a), np.asarray(b)
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return False
+        if x.dtype.kind == "f":
+            x, y = (np.where(np.isnan(v), np.nan, v).view(np.int64) for v in (x, y))
+        return bool(np.array_equal(x, y))
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same_bits, a, b))
+    return bool(a == b)
+
+
+def plain(value: object) -> Any:
+    """A value as strict JSON has it: lists and dicts, non-finite numbers as strings."""
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A frozen dataclass that compares by ``equals``, pickles, and knows its ``to_dict``."""
+
+    def equals(self, other: object) -> bool:
+        """True when ``other`` is of the same type and every field has the same bits (NaN = NaN)."""
+        return type(self) is type(other) and all(
+            same_bits(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as strict JSON has them: nested lists, non-finite numbers as strings."""
+        return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the constructor, because a plain unpickling would leave the arrays writable.
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
+
+
+def check_format(data: Any, name: str, version: int) -> None:
+    """ValueError unless the data of a file says that it is of this format and version."""
+    found = (data.get("format"), data.get("version")) if isinstance(data, dict) else (None, None)
+    if found != (name, version):
+        raise ValueError(
+            f"format {name!r}, version {version} is needed; got {found[0]!r}, {found[1]!r}"
+        )
+
+
+def save(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
+    """Write JSON beside the file, then put it in its place: a reader never sees half of it."""
+    path = Path(path)
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text + "\n", encoding="utf-8")
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)!r} is not a JSON file: {error}") from error

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Statistics of softmax rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from initcore import _core
+from initcore.results.exact import ExactSum
+from initcore.results.records import Array, Record, frozen
+from initcore.results.text import number
+
+_ROW_STATISTICS = ("lse", "max_prob", "entropy", "sum_sq", "jacobian_norm")
+
+
+def _exact_means(table: Array) -> list[float]:
+    """The means of the finite values in the columns of a float64 table, correctly rounded."""
+    sums = np.zeros((table.shape[1], _core.EXACT_WORDS), np.int64)
+    _core.default().exact_add(sums, table)
+    return [ExactSum(*values).mean() for values in _core.default().exact_values(sums)]
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxSummary(Record):
+    """Counts of rows, and the mean of each statistic over the rows that have one.
+
+    rows, masked_rows, nonfinite_rows, saturated_rows
+        all rows; fully masked ones; those with a NaN or +inf among their logits; saturated ones.
+    lse, max_prob, entropy, sum_sq, jacobian_norm
+        means over the rows that are neither masked nor non-finite; NaN where there are none.
+    """
+
+    rows: int
+    masked_rows: int
+    nonfinite_rows: int
+    saturated_rows: int
+    lse: float
+    max_prob: float
+    entropy: float
+    sum_sq: float
+    jacobian_norm: float
+
+    def __str__(self) -> str:
+        counts = f"{self.rows} rows"
+        for name in ("masked", "nonfinite", "saturated"):
+            counts += f", {getattr(self, name + '_rows')} {name}"
+        means = (f"{name} {number(getattr(self, name))}" for name in _ROW_STATISTICS)
+        return f"{counts}\nmeans: {', '.join(means)}"
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxRows(Record):
+    """Statistics of softmax rows p: read-only arrays of the logits' shape without the softmax axis.
+
+    lse
+        ln Σ exp z of the scaled logits; −inf in a fully masked row.
+    max_prob, entropy, sum_sq
+        the largest p; −Σ p ln p in nats; Σ p², from 1/n (uniform) to 1 (one-hot).
+    jacobian_norm
+        Frobenius norm of diag p − p pᵀ.
+    saturated
+        bool: the largest p reaches the threshold the softmax was given (0.99 if none).
+
+    A fully masked row has NaN but in lse; a row with a NaN or +inf among its logits has NaN in all.
+    """
+
+    lse: Array
+    max_prob: Array
+    entropy: Array
+    sum_sq: Array
+    jacobian_norm: Array
+    saturated: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        for name in _ROW_STATISTICS:
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "saturated", frozen(self.saturated, np.bool_))
+
+    @classmethod
+    def from_statistics(cls, statistics: ArrayLike, threshold: float) -> Self:
+        """From the softmax kernel's rows, float64 (..., 5), columns in the order of the fields.
+
+        A row is saturated where its largest p is ``threshold`` or more.
+        """
+        columns = np.moveaxis(np.asarray(statistics, np.float64), -1, 0)
+        lse, max_prob, entropy, sum_sq, jacobian_norm = columns
+        return cls(lse, max_prob, entropy, sum_sq, jacobian_norm, max_prob >= threshold)
+
+    def summary(self) -> SoftmaxSummary:
+        """Counts and means over all rows; masked and non-finite rows are left out of the means.
+
+        The sums are exact, so the order of rows does not matter.
+        """
+        columns = [np.ravel(getattr(self, name)) for name in _ROW_STATISTICS]
+        means = _exact_means(np.stack(columns, axis=1))
+        return SoftmaxSummary(
+            rows=self.lse.size,
+            masked_rows=int(np.sum(self.lse == -np.inf)),
+            nonfinite_rows=int(np.sum(np.isnan(self.lse))),
+            saturated_rows=int(np.sum(self.saturated)),
+            **dict(zip(_ROW_STATISTICS, means, strict=True)),
+        )
+
+    def __str__(self) -> str:
+        return str(self.summary())
