@@ -18,7 +18,11 @@ Array = NDArray[np.float64]
 
 
 def frozen(values: ArrayLike, dtype: Any = np.float64) -> NDArray[Any]:
-    """A read-only copy in C order."""
+    """A read-only array in C order: the array itself if nobody can write to it, else a copy."""
+    if isinstance(values, np.ndarray) and values.dtype == dtype and values.flags.c_contiguous:
+        owner = values if values.base is None else values.base
+        if isinstance(owner, np.ndarray) and not (owner.flags.writeable or values.flags.writeable):
+            return values
     array = np.array(values, dtype=dtype, order="C")
     array.setflags(write=False)
     return array

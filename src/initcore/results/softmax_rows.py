@@ -86,8 +86,10 @@ class SoftmaxRows(Record):
 
         A row is saturated where its largest p is ``threshold`` or more.
         """
-        columns = np.moveaxis(np.asarray(statistics, np.float64), -1, 0)
-        lse, max_prob, entropy, sum_sq, jacobian_norm = columns
+        table = np.asarray(statistics, np.float64)
+        columns = frozen(table.reshape(-1, len(_ROW_STATISTICS)).T)
+        shape = table.shape[:-1]
+        lse, max_prob, entropy, sum_sq, jacobian_norm = (row.reshape(shape) for row in columns)
         return cls(lse, max_prob, entropy, sum_sq, jacobian_norm, max_prob >= threshold)
 
     def summary(self) -> SoftmaxSummary:
