@@ -2,6 +2,7 @@
 """propagate and compare_inits: what chains with known answers do, verdicts, arguments."""
 
 import math
+import pickle
 from typing import ClassVar
 
 import numpy as np
@@ -54,7 +55,7 @@ class TestKnownChains:
 
     def test_the_last_layer_may_have_its_own_activation(self):
         result = ic.propagate([16] * 4, last="linear", trials=5)
-        assert result.spec["activation"] == ["relu", "relu", "linear"]
+        assert result.spec["activation"] == ("relu", "relu", "linear")
         assert result.post.zero_fraction[1] > 0.2
         assert result.post.zero_fraction[2] == 0
 
@@ -66,7 +67,7 @@ class TestKnownChains:
             bias=[None, "constant(2)"],
             trials=3,
         )
-        assert result.spec["init"] == ["ones()", "zeros()"]
+        assert result.spec["init"] == ("ones()", "zeros()")
         assert result.post.abs_max[0] <= 1
         assert result.post.mean[1] == 2
         assert result.post.variance[1] == 0
@@ -286,3 +287,53 @@ class TestArguments:
         )
         assert given.equals(plain)
         assert given.to_dict() == plain.to_dict()
+
+
+class TestCalibration:
+    """Kaiming's E[h²] holds exactly under ReLU, however narrow, deep or briefly sampled a chain."""
+
+    @pytest.mark.parametrize(
+        ("width", "layers", "batch", "trials"),
+        [(32, 50, 32, 100), (16, 100, 8, 100), (64, 50, 1, 100), (32, 10, 16, 2), (32, 10, 16, 10)],
+    )
+    def test_a_chain_that_holds_is_seldom_said_not_to(self, width, layers, batch, trials):
+        outcomes = [
+            ic.propagate([width] * (layers + 1), batch=batch, trials=trials, seed=seed).outcome
+            for seed in range(60)
+        ]
+        assert sum(outcome in ("decays", "explodes") for outcome in outcomes) <= 2
+
+    def test_a_gross_factor_needs_no_many_trials(self):
+        result = ic.propagate([32] * 31, init="xavier_normal", trials=10)
+        assert result.outcome == "decays"
+
+
+class TestFrozen:
+    def test_the_specification_cannot_be_changed(self):
+        result = ic.propagate([4, 4, 4], trials=2, activation=["relu", "tanh"])
+        with pytest.raises(TypeError):
+            result.spec["init"] = "zeros"
+        widths = result.to_dict()["spec"]["widths"]
+        widths.append(7)
+        assert result.n_layers == 2
+        assert pickle.loads(pickle.dumps(result)).equals(result)
+
+
+class TestSizes:
+    """Sizes that no memory holds are refused in a line; nothing wraps around."""
+
+    @pytest.mark.parametrize(
+        ("widths", "keywords"),
+        [
+            ([2, 2], {"batch": 2**61}),
+            ([2, 2], {"batch": 2**64}),
+            ([2**60 - 1, 1], {"batch": 1}),
+            ([2**62, 1], {}),
+            ([2**70, 1], {}),
+            ([2, 2], {"trials": 2**63}),
+            ([2, 2], {"trials": 2**70}),
+        ],
+    )
+    def test_too_large(self, widths, keywords):
+        with pytest.raises((ValueError, MemoryError), match=r"widths|batch|trials"):
+            ic.propagate(widths, **{"trials": 1, **keywords})

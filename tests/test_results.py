@@ -4,7 +4,9 @@
 import itertools
 import json
 import math
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import initcore as ic
 from initcore.reference.exact_sum import exact_sums
 from initcore.results import (
     FIELDS,
@@ -426,3 +429,80 @@ class TestSoftmaxRows:
         assert one.lse.shape == ()
         assert one.saturated
         assert one.summary().rows == 1
+
+
+class TestDamagedFiles:
+    """Whatever is wrong with the data, ValueError says so; nothing wrong is loaded."""
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda d: d.update(trials=[[0, 1000]]),
+            lambda d: d.update(trials=[[0, 2], [1, 4]]),
+            lambda d: d.update(trials=[[3, 1]]),
+            lambda d: d.update(trials=[]),
+            lambda d: d.update(seed=-1),
+            lambda d: d["spec"].pop("dtype"),
+            lambda d: d["spec"].update(dtype="S4"),
+            lambda d: d["spec"].update(init="unknown"),
+            lambda d: d["spec"].update(activation=["relu"]),
+            lambda d: d["spec"].update(widths=["4", 4, 4]),
+            lambda d: d["spec"].update(widths=[4, -4, 4]),
+            lambda d: d["record"]["columns"][0].__setitem__(0, -3),
+            lambda d: d["record"]["columns"][0].__setitem__(0, 2),
+            lambda d: d["record"]["columns"][0].__setitem__(2, None),
+            lambda d: d["record"]["columns"][0].__setitem__(3, "0x0p0"),
+            lambda d: d["record"]["columns"].pop(),
+            lambda d: d["record"].update(cross=[1]),
+            lambda d: d["record"].update(cross=[1, "0x1p999999999999"]),
+            lambda d: d.pop("theory"),
+        ],
+    )
+    def test_is_refused(self, change):
+        data = ic.propagate([4, 4, 4], trials=4).to_dict()
+        Propagation.from_dict(data)
+        change(data)
+        with pytest.raises(ValueError, match="damaged"):
+            Propagation.from_dict(data)
+
+    @pytest.mark.parametrize("results", [None, [], 5, [{}], [[]]])
+    def test_a_comparison_too(self, results):
+        data = {"format": "initcore.comparison", "version": 1, "results": results}
+        with pytest.raises(ValueError, match=r"damaged|format"):
+            Comparison.from_dict(data)
+
+    @pytest.mark.parametrize("text", [b"", b"[" * 100_000, b"\xff\xfe", b"{"])
+    def test_what_is_no_json(self, tmp_path, text):
+        path = tmp_path / "run.json"
+        path.write_bytes(text)
+        with pytest.raises(ValueError, match=r"run\.json"):
+            Propagation.load(path)
+
+
+class TestSaving:
+    def test_threads_may_save_to_one_path(self, tmp_path):
+        result = ic.propagate([4, 4], trials=2)
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda _: result.save(tmp_path / "same.json"), range(60)))
+        assert Propagation.load(tmp_path / "same.json").equals(result)
+        assert [path.name for path in tmp_path.iterdir()] == ["same.json"]
+
+    def test_a_link_is_followed_and_the_mode_kept(self, tmp_path):
+        result = ic.propagate([4, 4], trials=2)
+        real, link = tmp_path / "real.json", tmp_path / "link.json"
+        real.write_text("before")
+        real.chmod(0o600)
+        link.symlink_to(real)
+        result.save(link)
+        assert link.is_symlink()
+        assert Propagation.load(real).equals(result)
+        assert real.stat().st_mode & 0o777 == 0o600
+
+    def test_a_device_is_written_to(self):
+        ic.propagate([4, 4], trials=2).save(os.devnull)
+        assert not os.path.isfile(os.devnull)
+
+    def test_a_long_name(self, tmp_path):
+        path = tmp_path / ("n" * 250 + ".json")
+        ic.propagate([4, 4], trials=2).save(path)
+        assert path.exists()

@@ -247,20 +247,22 @@ def _refused(argument: str, value: object, accepted: str, is_value: bool = False
     return (ValueError if is_value else TypeError)(f"{argument} must be {accepted}; got {value!r}")
 
 
-def _positive(argument: str, value: object) -> int:
+def _positive(argument: str, value: object, below: int = 2**32) -> int:
     accepted = "a positive integer"
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise _refused(argument, value, accepted)
     integer = operator.index(value)
-    if integer < 1:
+    if integer >= below:
+        accepted += f" below 2**{below.bit_length() - 1}"
+    if not 1 <= integer < below:
         raise _refused(argument, value, accepted, is_value=True)
     return integer
 
 
 def _trials(trials: int | range) -> range:
     if not isinstance(trials, range):
-        return range(_positive("trials", trials))
-    if trials.step != 1 or trials.start < 0 or not trials or trials.stop > 2**64:
+        return range(_positive("trials", trials, 2**63))
+    if trials.step != 1 or trials.start < 0 or trials.stop >= 2**63 or not trials:
         accepted = "a range of one or more trials with step 1 and start ≥ 0"
         raise _refused("trials", trials, accepted, is_value=True)
     return trials
@@ -320,5 +322,10 @@ def _experiment(
         _dtype(dtype),
         check_seed(seed),
     )
+    panels = 2 * 8 * (experiment.batch + 16) * (max(sizes) + 17)
+    if panels >= 2**60:
+        raise MemoryError(
+            f"widths up to {max(sizes)} and batch {experiment.batch} need {panels} bytes"
+        )
     experiment.worker()  # a law that a shape does not admit is refused here
     return experiment

@@ -31,6 +31,11 @@ class ExactSum(NamedTuple):
         """Σx / n, correctly rounded; NaN where no trial was finite."""
         return self.total / (self.finite << 1074) if self.finite else math.nan
 
+    @property
+    def effective(self) -> float:
+        """(Σx)²/Σx²: the number of trials that carry the mean of a positive statistic."""
+        return self.total**2 / self.total_sq if self.total_sq else 0.0
+
     def standard_error(self) -> float:
         """√(Σ(x − mean)² / (n − 1) / n), correctly rounded; NaN below two finite trials."""
         n = self.finite
@@ -51,11 +56,15 @@ def square_root(numerator: int, denominator: int) -> float:
 
 
 def nth_root(numerator: int, denominator: int, degree: int) -> float:
-    """(numerator / denominator)^(1/degree); inf where that is too large for a float."""
+    """(numerator / denominator)^(1/degree) to 12 digits, for libraries differ in the last of a
+    power; inf where that is too large for a float."""
     power = numerator.bit_length() - denominator.bit_length()
     ratio = (numerator << max(-power, 0)) / (denominator << max(power, 0))
-    with np.errstate(over="ignore"):
-        return float(ratio ** (1 / degree) * np.exp2(power / degree))
+    whole, rest = divmod(power, degree)
+    try:
+        return float(f"{math.ldexp(ratio ** (1 / degree) * 2.0 ** (rest / degree), whole):.12g}")
+    except OverflowError:
+        return math.inf
 
 
 def units(x: float) -> int:
@@ -71,9 +80,12 @@ def to_hex(value: int, unit: int) -> str:
 
 
 def from_hex(text: str, unit: int) -> int:
-    """The inverse of ``to_hex``."""
+    """The inverse of ``to_hex``; ValueError for what no sum of doubles or of their squares is."""
     mantissa, _, exponent = text.partition("p")
-    return int(mantissa, 16) << (int(exponent) - unit)
+    places = int(exponent) - unit
+    if places > 3 * 2148:
+        raise ValueError(f"2^{exponent} is too large")
+    return int(mantissa, 16) << places
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,15 +132,27 @@ class ExactRecord(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``."""
-        return cls(
-            tuple(
-                ExactSum(finite, nonfinite, from_hex(total, -1074), from_hex(total_sq, -2148))
-                for finite, nonfinite, total, total_sq in data["columns"]
-            ),
-            frozen(data["maxima"]),
-            (data["cross"][0], from_hex(data["cross"][1], -2148)),
+        """The inverse of ``to_dict``; ValueError where the numbers contradict each other."""
+        columns = tuple(
+            ExactSum(finite, nonfinite, from_hex(total, -1074), from_hex(total_sq, -2148))
+            for finite, nonfinite, total, total_sq in data["columns"]
         )
+        both, products = data["cross"]
+        for finite, nonfinite, total, total_sq in columns:
+            counts = (finite, nonfinite, both)
+            if not all(type(n) is int and n >= 0 for n in counts) or both > finite + nonfinite:
+                raise ValueError(f"counts {counts}")
+            if finite * total_sq < total**2:
+                raise ValueError("a sum of squares that is too small for its sum")
+        return cls(columns, frozen(data["maxima"]), (both, from_hex(products, -2148)))
+
+    @property
+    def n_trials(self) -> int:
+        """The number of trials; ValueError where the columns disagree."""
+        counts = {column.finite + column.nonfinite for column in self.columns}
+        if len(counts) != 1:
+            raise ValueError(f"columns of {sorted(counts)} trials")
+        return counts.pop()
 
 
 class Accumulator:

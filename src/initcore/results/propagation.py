@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +19,16 @@ from initcore.activations import Activation, activation
 from initcore.initializers import gain, initializer
 from initcore.results.exact import Accumulator, ExactRecord, ExactSum, nth_root, square_root
 from initcore.results.layers import AVERAGED, ChainLayers, LayerStats, layer_rows
-from initcore.results.records import Array, Record, check_format, load, plain, save
+from initcore.results.records import (
+    DAMAGED,
+    Array,
+    Record,
+    check_format,
+    damaged,
+    load,
+    plain,
+    save,
+)
 from initcore.results.text import (
     chosen_layers,
     html_table,
@@ -26,11 +36,19 @@ from initcore.results.text import (
     plus_minus,
     text_table,
 )
+from initcore.streams import check_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PRE, POST = 0, 1
+
+# A chain's energy is nearly log-normal: where a handful of trials carry the mean, neither it nor
+# its standard error can be trusted, and only a gross factor is called.
+_ENOUGH_TRIALS = 30
+_GROSS_FACTOR = 1.2
+# Student's t at the level of three standard deviations of a normal, for 1 to 9 degrees of freedom.
+_STUDENT = (235.8, 19.21, 9.219, 6.620, 5.507, 4.904, 4.530, 4.277, 4.094)
 
 
 def _middle(n_layers: int) -> int:
@@ -105,12 +123,20 @@ class Propagation(Record):
     FORMAT: ClassVar[str] = "initcore.propagation"
     VERSION: ClassVar[int] = 1
 
-    spec: dict[str, Any]
+    spec: Mapping[str, Any]
     seed: int
     trials: tuple[range, ...]
     record: ExactRecord = field(repr=False)
-    theory: ChainLayers = field(repr=False)
+    # Quadratures differ in the last bits between machines, so theory is no part of what is equal.
+    theory: ChainLayers = field(repr=False, compare=False)
     method: str = "dense"
+
+    def __post_init__(self) -> None:
+        entries = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.spec.items()
+        }
+        object.__setattr__(self, "spec", MappingProxyType(entries))
 
     @property
     def n_layers(self) -> int:
@@ -275,8 +301,12 @@ class Propagation(Record):
         words = f": second moment {fit} (layers {fit.first} to {fit.last}), {size}"
         if math.isnan(fit.se):
             return "undecided", f"{words}; one trial has no standard error"
-        if abs(fit.factor - 1) <= 3 * fit.se:
+        effective = end.effective
+        if abs(fit.factor - 1) <= _limit(end.finite) * fit.se:
             return "holds", words + self._caution(end)
+        if effective < _ENOUGH_TRIALS and abs(math.log(fit.factor)) < math.log(_GROSS_FACTOR):
+            few = f"about {effective:.0f} of {end.finite} trials carry the mean"
+            return "undecided", f"{words}; {few}, more trials would say it better"
         outcome = "decays" if fit.factor < 1 else "explodes"
         return outcome, words + self._advice(fit) + self._caution(end)
 
@@ -320,7 +350,7 @@ class Propagation(Record):
 
     def _caution(self, end: ExactSum) -> str:
         """A warning where the mean rests on a few trials, as it does in narrow, deep chains."""
-        if end.standard_error() <= 0.3 * end.mean():
+        if end.effective >= min(_ENOUGH_TRIALS, 0.5 * end.finite):
             return ""
         return "; a few trials carry the mean, more trials would say it better"
 
@@ -358,7 +388,7 @@ class Propagation(Record):
         return {
             "format": self.FORMAT,
             "version": self.VERSION,
-            "spec": self.spec,
+            "spec": plain(self.spec),
             "seed": self.seed,
             "method": self.method,
             "trials": [[held.start, held.stop] for held in self.trials],
@@ -376,20 +406,27 @@ class Propagation(Record):
         """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
         check_format(data, cls.FORMAT, cls.VERSION)
         try:
+            _check_spec(data["spec"])
             result = cls(
-                spec=dict(data["spec"]),
-                seed=data["seed"],
+                spec=data["spec"],
+                seed=check_seed(data["seed"]),
                 trials=tuple(range(start, stop) for start, stop in data["trials"]),
                 record=ExactRecord.from_dict(data["record"]),
                 theory=ChainLayers.from_dict(data["theory"]),
                 method=data["method"],
             )
-            expected = 2 * result.n_layers
+            if not all(0 <= held.start < held.stop <= 2**64 for held in result.trials):
+                raise ValueError(f"trials {data['trials']}")
+            if merge_trials(result.trials) != result.trials:
+                raise ValueError(f"trials {data['trials']} in no order")
+            sides = 2 * result.n_layers
             sizes = (len(result.record.columns), len(result.record.maxima))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"damaged {cls.FORMAT} data: {error!r}") from error
-        if sizes != (expected * len(AVERAGED), expected):
-            raise ValueError(f"damaged {cls.FORMAT} data: {sizes[0]} columns, {sizes[1]} maxima")
+            if sizes != (sides * len(AVERAGED), sides):
+                raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
+            if result.record.n_trials != result.n_trials:
+                raise ValueError(f"sums of {result.record.n_trials} trials, not {result.n_trials}")
+        except DAMAGED as error:
+            raise damaged(cls.FORMAT, error) from error
         return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -472,7 +509,13 @@ class Comparison(Record, Sequence[Propagation]):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
         check_format(data, cls.FORMAT, cls.VERSION)
-        return cls(tuple(Propagation.from_dict(result) for result in data["results"]))
+        try:
+            results = tuple(Propagation.from_dict(result) for result in data["results"])
+        except DAMAGED as error:
+            raise damaged(cls.FORMAT, error) from error
+        if not results:
+            raise damaged(cls.FORMAT, "no results")
+        return cls(results)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, from which ``load`` gives back the same bits. All of it or nothing."""
@@ -484,8 +527,35 @@ class Comparison(Record, Sequence[Propagation]):
         return cls.from_dict(load(path))
 
 
-def _per_layer(one_or_list: Any, index: int) -> Any:
-    return one_or_list[index] if isinstance(one_or_list, list) else one_or_list
+def _limit(trials: int) -> float:
+    """How many standard errors from so many trials are as rare as three of a normal."""
+    degrees = trials - 1
+    if degrees <= len(_STUDENT):
+        return _STUDENT[degrees - 1]
+    # Cornish and Fisher's expansion about 3 (Abramowitz & Stegun 26.7.5)
+    return 3 + 30 / (4 * degrees) + 1656 / (96 * degrees**2) + 11592 / (384 * degrees**3)
+
+
+def _check_spec(spec: Mapping[str, Any]) -> None:
+    """ValueError, or one of DAMAGED, for a specification that ``propagate`` could not have run."""
+    widths = spec["widths"]
+    for size in (*widths, spec["batch"]):
+        if type(size) is not int or size < 1:
+            raise ValueError(f"size {size!r}")
+    if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
+        raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
+    for name, parse in (("activation", activation), ("init", initializer), ("bias", initializer)):
+        entries = spec[name]
+        listed = isinstance(entries, list | tuple)
+        if listed and len(entries) != len(widths) - 1:
+            raise ValueError(f"{len(entries)} entries of {name}")
+        for entry in entries if listed else (entries,):
+            if entry is not None or name != "bias":
+                parse(entry)
+
+
+def _per_layer(one_or_each: Any, index: int) -> Any:
+    return one_or_each[index] if isinstance(one_or_each, tuple) else one_or_each
 
 
 def _homogeneous(phi: Activation) -> bool:
@@ -499,8 +569,8 @@ def _bounded(phi: Activation) -> bool:
     return bool(np.isfinite(phi(np.array([-np.inf, np.inf]))).all())
 
 
-def _listed(one_or_list: Any) -> str:
-    return ", ".join(map(str, one_or_list)) if isinstance(one_or_list, list) else str(one_or_list)
+def _listed(one_or_each: Any) -> str:
+    return ", ".join(map(str, one_or_each)) if isinstance(one_or_each, tuple) else str(one_or_each)
 
 
 def _setting(result: Propagation) -> str:

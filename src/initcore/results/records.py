@@ -7,8 +7,11 @@ import contextlib
 import json
 import math
 import os
+import shutil
+import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,6 +57,8 @@ def plain(value: object) -> Any:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, MappingProxyType):
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 
@@ -62,9 +67,14 @@ class Record:
     """A frozen dataclass that compares by ``equals``, pickles, and knows its ``to_dict``."""
 
     def equals(self, other: object) -> bool:
-        """True when ``other`` is of the same type and every field has the same bits (NaN = NaN)."""
+        """True when ``other`` is of the same type and every field that counts has the same bits.
+
+        All NaNs are equal; what is predicted does not count.
+        """
         return type(self) is type(other) and all(
-            same_bits(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)
+            same_bits(getattr(self, f.name), getattr(other, f.name))
+            for f in fields(self)
+            if f.compare
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +83,9 @@ class Record:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Through the constructor, because a plain unpickling would leave the arrays writable.
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))
+        values = (getattr(self, f.name) for f in fields(self))
+        # A mapping proxy does not pickle; the constructor makes it again.
+        return type(self), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
 
 def check_format(data: Any, name: str, version: int) -> None:
@@ -86,13 +98,21 @@ def check_format(data: Any, name: str, version: int) -> None:
 
 
 def save(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
-    """Write JSON beside the file, then put it in its place: a reader never sees half of it."""
-    path = Path(path)
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write JSON beside the file, then put it in its place: a reader never sees half of it.
+
+    A link is followed, a file keeps its mode, and a device or a pipe is written to.
+    """
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False) + "\n"
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
+    draft = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(path)
+        draft.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, draft)
+        draft.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink()
@@ -100,8 +120,16 @@ def save(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    text = Path(path).read_text(encoding="utf-8")
+    """The data of a file of ``save``; ValueError where it is not JSON."""
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)!r} is not a JSON file: {error}") from error
+
+
+DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+
+
+def damaged(name: str, error: object) -> ValueError:
+    """What is raised for data that claims a format and breaks it."""
+    return ValueError(f"damaged {name} data: {error!r}")
