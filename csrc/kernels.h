@@ -6,6 +6,13 @@
 #include "simd/real.h"
 #include "initcore.h"
 
+#include <float.h>
+
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "the same bits everywhere need IEEE arithmetic: build without -ffast-math"
+#endif
+_Static_assert(FLT_EVAL_METHOD == 0, "float must be evaluated as float, not in x87 registers");
+
 #define IC_FILL_(half, isa) ic_fill_##half##_##isa
 #define IC_FILL(half, isa) IC_FILL_(half, isa)
 

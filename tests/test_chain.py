@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chains: layers and statistics against the reference, drawn sources, and the public function."""
 
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -363,3 +365,40 @@ def test_stats_may_be_left_out(rng):
 def test_bad_arguments_are_named(x, weights, biases, keywords, error, named):
     with pytest.raises(error, match=named):
         ic.chain(x, weights, biases, **({"activation": "relu"} | keywords))
+
+
+def test_a_width_of_zero_leaves_the_bias():
+    """An empty sum is 0: what follows is φ(b), and what has no entries has no statistics."""
+    y, layers = ic.chain(
+        np.zeros((2, 0)), [np.zeros((3, 0))], [np.ones(3)], activation="sigmoid"
+    )  # fmt: skip
+    assert np.allclose(y, 1 / (1 + np.exp(-1)), rtol=1e-15)
+    assert layers.pre.mean[0] == 1
+    y, layers = ic.chain(
+        np.ones((2, 4)), [np.zeros((0, 4)), np.zeros((3, 0))], activation="sigmoid"
+    )  # fmt: skip
+    assert np.all(y == 0.5)
+    assert np.isnan(layers.pre.mean[0])
+    assert layers.post.mean[1] == 0.5
+
+
+def test_ctrl_c_stops_a_chain_within_a_second():
+    program = (
+        "import numpy as np, initcore as ic, threading, os, signal, time\n"
+        "w = np.full((1024, 1024), 1e-3, np.float32)\n"
+        "x = np.ones((1024, 1024), np.float32)\n"
+        "def strike():\n"
+        "    global then\n"
+        "    time.sleep(0.3)\n"
+        "    then = time.monotonic()\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=strike).start()\n"
+        "try:\n"
+        "    ic.chain(x, [w] * 2000, activation='gelu', threads=1)\n"
+        "except KeyboardInterrupt:\n"
+        "    print(time.monotonic() - then)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert float(ran.stdout) < 1, ran.stderr

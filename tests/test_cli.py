@@ -450,3 +450,32 @@ def test_verify_fails_where_a_kernel_is_off_by_one_bit(monkeypatch, capsys):
     assert code == 1
     assert "uniform, float32" in out
     assert "out of tolerance" in out.splitlines()[-1]
+
+
+def test_a_closed_pipe_costs_no_files(tmp_path):
+    """Results are saved before they are shown."""
+    path = tmp_path / "run.json"
+    command = [sys.executable, "-m", "initcore", "propagate", "--width", "8", "--layers", "30"]
+    process = subprocess.Popen(
+        [*command, "--trials", "3", "--json", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    process.stdout.close()
+    process.wait(60)
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--widths", "1,144115188075855872"], ["--widths", "1152921504606846975,1"],
+     ["--width", "2", "--layers", "1", "--batch", "2305843009213693952"],
+     ["--width", "2", "--layers", "1", "--trials", "99999999999999999999"],
+     ["--width", "99999999999999999999", "--layers", "1"]],
+)  # fmt: skip
+def test_huge_sizes_are_a_line_and_no_crash(options):
+    ran = subprocess.run(
+        [sys.executable, "-m", "initcore", "propagate", "--trials", "1", *options],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1

@@ -82,3 +82,17 @@ def test_every_instruction_set_keeps_the_same_words(every_isa):
         kernels.exact_add(accumulators, x)
         results.append(accumulators)
     assert all(np.array_equal(results[0], other) for other in results)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_digits_are_carried_before_they_overflow(kernels, sign):
+    """The carry comes at 2^30 additions: word 2 counts them, and may start just below."""
+    accumulators = np.zeros((1, _core.EXACT_WORDS), np.int64)
+    accumulators[0, 2] = 2**30 - 3
+    x = np.full((10, 1), sign * (2.0**53 - 1))
+    kernels.exact_add(accumulators, x)
+    assert accumulators[0, 2] < 10
+    ((count, nonfinite, total, total_sq),) = kernels.exact_values(accumulators)
+    assert (count, nonfinite) == (10, 0)
+    assert total == int(sign) * 10 * (2**53 - 1) << 1074
+    assert total_sq == 10 * (2**53 - 1) ** 2 << 2148

@@ -158,3 +158,15 @@ def test_inputs_that_are_no_numbers_are_refused(x):
 def test_masked_arrays_are_refused():
     with pytest.raises(TypeError, match="mask"):
         ic.moments(np.ma.masked_array([1.0, 2.0], mask=[0, 1]))
+
+
+def test_what_has_no_entries_has_no_statistics():
+    for shape in ((0,), (0, 3), (3, 0), (2, 0, 3)):
+        stats = ic.moments(np.zeros(shape))
+        assert np.isnan([stats.mean, stats.variance, stats.abs_max, stats.zero_fraction]).all()
+
+
+def test_nan_is_no_largest_entry():
+    assert np.isnan(ic.moments(np.full(5, np.nan)).abs_max)
+    assert ic.moments(np.array([np.nan, 0.0, -2.0])).abs_max == 2
+    assert ic.moments(np.array([np.nan, 0.0])).abs_max == 0

@@ -563,3 +563,34 @@ def test_backward_checks_its_arrays():
         ic.softmax_backward(p, p[:, :2])
     with pytest.raises(TypeError, match="dp"):
         ic.softmax_backward(p, p.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"scale": 1e39}, {"scale": 1e-60}, {"scale": 10**400}, {"softcap": 1e39}, {"softcap": 1e-46},
+     {"softcap": 1e-30, "scale": 1e30}],
+)  # fmt: skip
+def test_parameters_that_float32_cannot_hold_are_refused(options):
+    with pytest.raises(ValueError, match=r"scale|softcap"):
+        ic.softmax(np.ones(3, np.float32), **options)
+
+
+def test_an_output_may_not_overlap_the_mask():
+    big = np.zeros((5, 4), np.float32)
+    z = np.arange(16, dtype=np.float32).reshape(4, 4)
+    with pytest.raises(ValueError, match="overlaps mask"):
+        ic.softmax(z, mask=big[:-1], out=big[1:])
+    with pytest.raises(ValueError, match="overlaps mask"):
+        ic.softmax(z, mask=big[0], out=big[:4])
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
+def test_masks_without_elements(shape):
+    p, rows = ic.softmax(np.zeros(shape), mask=np.zeros(shape, bool))
+    assert p.shape == shape
+    assert rows.lse.shape == shape[:1]
+
+
+def test_a_float64_mask_beyond_float32_masks():
+    p, _ = ic.softmax(np.zeros(2, np.float32), mask=np.array([0, -1e300]))
+    assert p.tolist() == [1, 0]

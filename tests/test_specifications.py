@@ -100,3 +100,15 @@ def test_integers_are_integers():
     for kind in (True, np.True_, 1.0, "1", None):
         with pytest.raises(TypeError, match="n must be an integer"):
             integer("n", kind)
+
+
+@pytest.mark.parametrize("text", ["normal(std=1, std=2)", "leaky_relu(slope=1, slope=2)"])
+def test_an_argument_given_twice_is_refused(text):
+    with pytest.raises(ValueError, match="twice"):
+        parse(text)
+
+
+def test_a_long_text_is_not_repeated_whole():
+    with pytest.raises(ValueError, match="specification") as caught:
+        parse("(" * 100_000)
+    assert len(str(caught.value)) < 1000

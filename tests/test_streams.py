@@ -4,7 +4,10 @@
 import hashlib
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -126,6 +129,38 @@ class TestThreads:
         assert cancel[0] == 1
         assert not running
 
+    @pytest.mark.parametrize("cancellable", [False, True])
+    def test_the_first_exception_drops_the_queue(self, cancellable):
+        """Also one that a helper thread raises."""
+        ran, main = [], threading.get_ident()
+
+        def task(i):
+            ran.append(i)
+            if threading.get_ident() != main:
+                raise KeyError(i)
+            time.sleep(0.01)
+
+        cancel = np.zeros(1, np.int32) if cancellable else None
+        with pytest.raises(KeyError):
+            streams.parallel(task, [(i,) for i in range(200)], 3, cancel)
+        assert len(ran) < 100
+        assert cancel is None or cancel[0] == 1
+
+    def test_work_goes_on_when_the_main_thread_has_ended(self):
+        program = (
+            "import threading, time, initcore as ic\n"
+            "def work():\n"
+            "    time.sleep(0.5)\n"
+            "    a = ic.normal()(1 << 21, seed=0, name='x', threads=2)\n"
+            "    r = ic.propagate([8, 8], trials=4, threads=2)\n"
+            "    print('done', a.size, r.n_trials)\n"
+            "threading.Thread(target=work).start()\n"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ran.stdout.split() == ["done", str(1 << 21), "4"], ran.stderr
+
     def test_tasks_may_use_the_pool_themselves(self):
         def outer(i):
             return sum(streams.parallel(lambda j: i * j, [(j,) for j in range(8)], 4))
@@ -227,6 +262,24 @@ class TestOutputs:
     def test_dtype_must_agree_with_out(self):
         with pytest.raises(TypeError, match="dtype"):
             ic.normal()(4, seed=7, name="w", out=np.zeros(4, np.float32), dtype="float64")
+
+
+def test_a_matrix_is_an_output_too():
+    with pytest.warns(PendingDeprecationWarning):
+        out = np.matrix(np.zeros((2, 3), np.float32))
+    assert ic.normal()((2, 3), seed=7, name="w", out=out) is out
+    assert np.array_equal(np.asarray(out), draw((2, 3)))
+
+
+def test_an_unknown_instruction_set_is_refused():
+    ran = subprocess.run(
+        [sys.executable, "-m", "initcore", "propagate"],
+        env={**os.environ, "INITCORE_ISA": "sse9"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1
+    assert "INITCORE_ISA='sse9'" in ran.stderr
 
 
 def test_the_forced_instruction_set_is_used():

@@ -6,15 +6,22 @@
 
 #include <stdint.h>
 
+/* No load, store or sum of a kernel may move across the switch. */
+#define IC_BARRIER() __asm__ volatile("" ::: "memory")
+
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 typedef unsigned ic_fpmode;
 static inline ic_fpmode fpmode_enter(void) {
   const unsigned mode = _mm_getcsr();
   _mm_setcsr(0x1F80); /* the power-on value: all exceptions masked, nearest even, no flushing */
+  IC_BARRIER();
   return mode;
 }
-static inline void fpmode_leave(ic_fpmode mode) { _mm_setcsr(mode); }
+static inline void fpmode_leave(ic_fpmode mode) {
+  IC_BARRIER();
+  _mm_setcsr(mode);
+}
 #elif defined(__aarch64__)
 typedef uint64_t ic_fpmode;
 static inline ic_fpmode fpmode_enter(void) {

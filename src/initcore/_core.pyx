@@ -272,12 +272,7 @@ cdef dict _found():
 
 
 _available = _found()
-_wanted = os.environ.get("INITCORE_ISA", "") or next(iter(_available))
-if _wanted not in _available:
-    raise ImportError(
-        f"INITCORE_ISA={_wanted!r}: this machine runs {', '.join(_available)}"
-    )
-_default = _available[_wanted]
+_wanted = os.environ.get("INITCORE_ISA", "").strip().lower() or next(iter(_available))
 
 
 def available():
@@ -286,5 +281,8 @@ def available():
 
 
 def default():
-    """The best kernels, or those that INITCORE_ISA names."""
-    return _default
+    """The best kernels, or those that INITCORE_ISA named at import."""
+    kernels = _available.get(_wanted)
+    if kernels is None:
+        raise ValueError(f"INITCORE_ISA={_wanted!r}: {', '.join(_available)} is accepted here")
+    return kernels

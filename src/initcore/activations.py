@@ -71,7 +71,7 @@ class Activation:
         if array.dtype.kind not in "iuf":
             raise TypeError(f"x must be an array of real numbers, got dtype {array.dtype}")
         single = array.dtype.kind == "f" and array.dtype.itemsize == 4
-        values = np.ascontiguousarray(array, np.float32 if single else np.float64).ravel()
+        values = np.require(array, np.float32 if single else np.float64, ["C", "A"]).ravel()
         out = np.empty_like(values)
         _core.default().activate(values, out, self.kernel_id, self.parameter, derivative)
         result: npt.NDArray[Any] = out.reshape(array.shape)[()]

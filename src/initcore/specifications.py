@@ -47,14 +47,17 @@ def parse(text: str) -> Specification:
             for keyword in node.keywords:
                 if keyword.arg is None:
                     raise ValueError("** is not in the grammar")
+                if keyword.arg in kwargs:
+                    raise ValueError(f"{keyword.arg} is given twice")
                 kwargs[keyword.arg] = ast.literal_eval(keyword.value)
             node = node.func
         if not isinstance(node, ast.Name):
             raise ValueError("it does not start with a name")
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"cannot read the specification {text!r}: it must be a name or a call with literal "
-            "arguments, such as relu, leaky_relu(0.2) or kaiming_normal(mode='fan_out').scaled(1.5)"
+            f"cannot read the specification {text[:200]!r} ({error}): it must be a name or a call "
+            "with literal arguments, such as relu, leaky_relu(0.2) or "
+            "kaiming_normal(mode='fan_out').scaled(1.5)"
         ) from error
     return Specification(node.id, args, kwargs, tuple(factors))
 

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from math import prod
@@ -147,14 +147,25 @@ def parallel(
     tasks: Sequence[tuple[Any, ...]],
     threads: int,
     cancel: npt.NDArray[np.int32] | None = None,
+    report: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """[function(*task) for task in tasks], over `threads` threads of which this one is the first.
+    """[function(*task) for task in tasks], over `threads` threads.
 
-    An exception (Ctrl-C is one) drops the tasks that have not begun, sets `cancel`, waits for those
-    that have, and is raised here.
+    Without `cancel` this thread is the first of them, and Ctrl-C waits for the task it is in. With
+    `cancel`, a flag that long tasks poll, this thread only waits, so that Ctrl-C finds it, and
+    calls `report` now and then. The
+    first exception of any thread drops the tasks that have not begun, sets `cancel`, waits for
+    those that have, and is raised here.
     """
+    if cancel is None and (threads == 1 or len(tasks) <= 1):
+        return [function(*task) for task in tasks]
     results: list[Any] = [None] * len(tasks)
     queue = deque(enumerate(tasks))
+
+    def stop() -> None:
+        queue.clear()
+        if cancel is not None:
+            cancel[0] = 1
 
     def work() -> None:
         while True:
@@ -162,23 +173,30 @@ def parallel(
                 index, task = queue.popleft()
             except IndexError:
                 return
-            results[index] = function(*task)
+            try:
+                results[index] = function(*task)
+            except BaseException:
+                stop()
+                raise
 
-    helpers = []
+    helpers: list[Future[None]] = []
     try:
-        for _ in range(min(threads, len(tasks)) - 1):
-            helpers.append(_get_pool().submit(work))
-        work()
+        for _ in range(min(threads, len(tasks)) - (cancel is None)):
+            try:
+                helpers.append(_get_pool().submit(work))
+            except RuntimeError:  # the interpreter is shutting down: no new threads
+                break
+        if cancel is None or not helpers:
+            work()
+        while wait(helpers, 0.05).not_done:
+            report()
         for helper in helpers:
-            if not helper.cancel():
-                helper.result()
+            helper.result()
     except BaseException:
-        queue.clear()
-        if cancel is not None:
-            cancel[0] = 1
+        stop()
         raise
     finally:
-        wait([helper for helper in helpers if not helper.cancel()])
+        wait(helpers)
     return results
 
 
@@ -210,6 +228,8 @@ def blocks(shape: tuple[int, ...], limit: int) -> list[tuple[int, int, tuple[Any
 
 def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
     """Whether two indices may share memory (no view made by slicing and transposing does)."""
+    if array.flags.c_contiguous:
+        return False
     reach = array.itemsize
     for stride, length in sorted(
         (abs(stride), length) for stride, length in zip(array.strides, array.shape, strict=True)
@@ -255,7 +275,7 @@ def fill(
     words = (seed, stream, *astuple(distribution))
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:
-        out = out.reshape(-1)
+        out = np.asarray(out).reshape(-1)  # a matrix would stay one
 
     def task(first: int, size: int, index: tuple[Any, ...]) -> None:
         target = out[index]

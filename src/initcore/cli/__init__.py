@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except MemoryError as error:
         return _fail(str(error) or "not enough memory for a network of this size")
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, OverflowError) as error:
         return _fail(str(error) or type(error).__name__)
 
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import json
+import lzma
 import re
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -20,9 +21,20 @@ from initcore.cli.common import JsonFile, Seed, check_output, checked_seed, cons
 from initcore.cli.tables import layer_table
 from initcore.initializers import normal
 from initcore.kernels.chain import chain as chain_of
+from initcore.results.records import save
 from initcore.specifications import split_top_level
 
-_UNREADABLE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+# What a damaged, encrypted or foreign member of an archive makes NumPy and zipfile raise.
+_UNREADABLE = (
+    ValueError,
+    EOFError,
+    RuntimeError,
+    SyntaxError,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 _BIAS_WORDS = {"b", "bias", "biases"}
 _KIND_WORDS = {"w", "weight", "weights", "kernel"} | _BIAS_WORDS
@@ -112,11 +124,11 @@ def chain(
     assert measured is not None  # statistics are on by default
     names = [layer.name for layer in layers]
     title = f"{weights.name}: {len(layers)} layers, {activation}, batch {len(x)}"
-    console().print(layer_table(title, measured.pre, measured.post, names=names))
     if json_file is not None:
         record = {"format": "initcore.chain", "version": 1, "layers": names, **measured.to_dict()}
         with option("--json"):
-            json_file.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
+            save(json_file, record)
+    console().print(layer_table(title, measured.pre, measured.post, names=names))
 
 
 def read_layers(path: Path) -> list[Layer]:
@@ -125,12 +137,16 @@ def read_layers(path: Path) -> list[Layer]:
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError(f"{str(path)!r} holds one array; an .npz file (numpy.savez) is needed")
     layers: list[Layer] = []
+    if len(set(archive.files)) != len(archive.files):
+        raise ValueError(f"{str(path)!r} holds two arrays of one name")
     with archive:
         for name in archive.files:
             try:
                 array = archive[name]
             except _UNREADABLE as error:
                 raise ValueError(f"{name} cannot be read: {error}") from error
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{name} is no array")
             _check_dtype(name, array)
             if array.ndim == 2:
                 _add_weight(layers, name, array)

@@ -108,7 +108,6 @@ def propagate(
             progress=progress,
         )
 
-    _show(results, quiet)
     # A comparison of one is a plain result in the file, too.
     if json_file is not None:
         with option("--json"):
@@ -116,6 +115,7 @@ def propagate(
     if plot is not None:
         with option("--plot"):
             results.plot(plot)
+    _show(results, quiet)  # last: a closed pipe must not cost the files
 
 
 def _show(results: Comparison, quiet: bool) -> None:

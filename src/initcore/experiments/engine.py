@@ -11,10 +11,8 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import (
     FIRST_COMPLETED,
-    FIRST_EXCEPTION,
     Executor,
     Future,
-    ThreadPoolExecutor,
     wait,
 )
 from typing import Protocol
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from initcore.results import ExactRecord
+from initcore.streams import parallel
 
 Cancel = NDArray[np.int32]
 Progress = Callable[[int, int], object]
@@ -99,24 +98,18 @@ def _run_in_threads(
             with lock:
                 done += len(chunk)
 
-    # The calling thread only waits, so that Ctrl-C finds it outside of a kernel.
-    with ThreadPoolExecutor(threads, "initcore-trials") as pool:
-        try:
-            running = {pool.submit(work) for _ in range(min(threads, len(trials)))}
-            reported = 0
-            while True:
-                ended, unfinished = wait(running, _POLL_SECONDS, FIRST_EXCEPTION)
-                records = [future.result() for future in ended]
-                if done != reported:
-                    reported = done
-                    progress(reported, len(trials))
-                if not unfinished:
-                    return _merge(records)
-        except BaseException:
-            cancel[0] = 1
-            with lock:
-                chunks.close()
-            raise
+    reported = 0
+
+    def report() -> None:
+        nonlocal reported
+        if done != reported:
+            reported = done
+            progress(reported, len(trials))
+
+    workers = min(threads, len(trials))
+    records = parallel(work, [()] * workers, workers, cancel, report)
+    report()
+    return _merge(records)
 
 
 def _run_on_executor(

@@ -44,5 +44,6 @@ def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def contiguous(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """The array as the kernels read it: this dtype, C-contiguous, aligned; copied only if not."""
-    result = np.ascontiguousarray(array, dtype)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite in it
+        result = np.ascontiguousarray(array, dtype)
     return result if result.flags.aligned else result.copy()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from ..results import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
 from .arrays import check_array, compute_dtype, contiguous
 
+# A trial of more multiplications may take over 10 ms: Ctrl-C should not wait for it.
+_LONG_PRODUCTS = 2e8
 # Columns transposed at a time in `moments`: bounded scratch.
 _BLOCK_ELEMENTS = 1 << 18
 
@@ -97,11 +100,12 @@ def chain(
         return np.broadcast_to(array, shape)
 
     batch = inputs.shape[-2]
+    if batch >= 2**32:
+        raise ValueError(f"x has shape {inputs.shape}: a batch below 2**32 is accepted")
     xs = per_trial(inputs, 2)
     ws = [per_trial(w, 2) for w in matrices]
     bs = [None if b is None else per_trial(b, 1) for b in vectors]
     y = np.empty((*lead, batch, widths[-1]), dtype)
-    empty = batch == 0 or 0 in widths
     states = np.zeros((*lead, n_layers, 2, 7)) if stats else None
     kernels = _core.default()
     cancel = np.zeros(1, np.int32)
@@ -129,12 +133,11 @@ def chain(
             cancel,
         )
 
-    if empty:
-        y[...] = 0
-        if states is not None:
-            states[...] = np.nan
-    else:
-        parallel(task, [(i,) for i in np.ndindex(*lead)], resolve_threads(threads), cancel)
+    threads = resolve_threads(threads)
+    if batch:
+        tasks = [(index,) for index in np.ndindex(*lead)]
+        products = batch * sum(n_in * n_out for n_in, n_out in pairwise(widths))
+        parallel(task, tasks, threads, cancel if products > _LONG_PRODUCTS else None)
     if states is None:
         return y, None
     return y, ChainLayers(
@@ -156,16 +159,14 @@ def moments(x: npt.ArrayLike) -> LayerStats:
     """
     array = check_array("x", x)
     real = compute_dtype(array.dtype)
-    rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(-1, array.shape[-1])
-    batch, n = rows.shape
     state = np.zeros(7)
     if array.size:
+        rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(-1, array.shape[-1])
+        batch, n = rows.shape
         step = max(1, _BLOCK_ELEMENTS // batch)
         for start in range(0, n, step):
             units = contiguous(rows[:, start : start + step].T, real)
             _core.default().moments(units, state)
-    else:
-        state[...] = np.nan
     return LayerStats.from_states(state, activation=True)
 
 

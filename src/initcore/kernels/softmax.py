@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from math import isfinite, prod
+from math import inf, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,19 @@ def _number(argument: str, value: object, rule: str) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise TypeError(f"{argument}={value!r}: {rule} is accepted") from None
+    except OverflowError:
+        number = inf
     if not isfinite(number):
         raise ValueError(f"{argument}={value!r}: {rule} is accepted")
     return number
+
+
+def _finite_in(real: np.dtype[Any], argument: str, value: float) -> None:
+    """Refuses a parameter that is not finite, or no longer positive, once rounded to the dtype."""
+    with np.errstate(over="ignore"):
+        rounded = real.type(value)
+    if not np.isfinite(rounded) or (rounded == 0) != (value == 0):
+        raise ValueError(f"{argument}={value!r}: a number that {real} can hold is accepted")
 
 
 def _last(array: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
@@ -60,7 +70,7 @@ def _mask(
     dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else real
     entries = contiguous(np.broadcast_to(own, (*lead, rows.shape[-1])), dtype)
     which = np.arange(prod(lead)).reshape(lead)
-    return entries.reshape(which.size, -1), np.broadcast_to(which, rows.shape[:-1])
+    return entries.reshape(which.size, rows.shape[-1]), np.broadcast_to(which, rows.shape[:-1])
 
 
 def softmax(
@@ -81,14 +91,14 @@ def softmax(
         z: logits, any shape; float16, bfloat16 (computed in float32), float32, float64, or
             integers (computed and returned in float64).
         axis: the axis that sums to one.
-        scale: multiplies the logits.
+        scale: multiplies the logits; a product that overflows the dtype is an infinite logit.
         softcap: after the scale, logits become softcap·tanh(z/softcap).
         mask: broadcasts to z's shape. Boolean: True where the entry takes part; cells masked out
             are never looked at and are exactly 0. Floating-point: added to the logits.
         causal: on the last two axes (queries, keys): a key takes part if it is not after its
             query, the last query standing beside the last key.
         out: where p goes, of p's shape and dtype; may be z itself, or strided.
-        saturation: rows whose largest probability is above this are called saturated.
+        saturation: rows whose largest probability reaches this are called saturated.
         threads: how many; None is INITCORE_NUM_THREADS or the CPUs this process may use.
 
     Returns:
@@ -120,10 +130,16 @@ def softmax(
     lead, n = rows.shape[:-1], rows.shape[-1]
     dtype = native(logits.dtype)
     real = compute_dtype(logits.dtype)
+    _finite_in(real, "scale", scale)
+    if softcap is not None:
+        _finite_in(real, "softcap", cap)
+        _finite_in(real, "scale/softcap", scale / cap)
     entries, which = (None, None) if mask is None else _mask(mask, logits, axis, real)
     keep = entries if entries is not None and entries.dtype == np.uint8 else None
     bias = entries if keep is None else None
     p = _result("out", out, logits, dtype)
+    if mask is not None and out is not None and np.shares_memory(p, np.asarray(mask)):
+        raise ValueError("out overlaps mask: memory of its own is accepted")
     targets = _last(p, axis)
     statistics = np.empty((*lead, _core.ROW_STATISTICS))
     if n == 0:
@@ -181,6 +197,7 @@ def softmax_backward(
     axis = _axis(axis)
     scale = _number("scale", scale, "a finite number")
     real = compute_dtype(dtype)
+    _finite_in(real, "scale", scale)
     rows, gradients = _last(probabilities, axis), _last(gradient, axis)
     lead, n = rows.shape[:-1], rows.shape[-1]
     dz = _result("out", out, probabilities, dtype, gradient)

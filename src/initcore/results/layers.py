@@ -81,7 +81,8 @@ class LayerStats(Record):
                 mean=np.where(count > 0, mean, np.nan),
                 second_moment=variance + mean * mean,
                 variance=variance,
-                abs_max=abs_max,
+                # of nothing but NaN, and of nothing, there is no largest
+                abs_max=np.where((abs_max > 0) | (nonfinite < count), abs_max, np.nan),
                 zero_fraction=zeros / count,
                 saturated_fraction=np.full_like(count, np.nan) if activation else saturated / count,
                 nonfinite_fraction=nonfinite / count,
