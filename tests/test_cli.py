@@ -18,7 +18,7 @@ pytest.importorskip("rich")
 
 import initcore as ic
 from initcore.cli import main
-from initcore.results import Comparison, Propagation
+from initcore.results.propagation import Comparison, Propagation
 
 SMALL = ["--width", "16", "--layers", "4", "--batch", "8", "--trials", "6"]
 

@@ -16,7 +16,7 @@ import pytest
 
 import initcore as ic
 from initcore.experiments import engine
-from initcore.results import Accumulator
+from initcore.results.exact import Accumulator
 
 CHAIN = {"widths": [9, 17, 5], "init": "kaiming_normal", "batch": 7, "seed": 3}
 

@@ -17,18 +17,11 @@ from hypothesis import strategies as st
 
 import initcore as ic
 from initcore.reference.exact_sum import exact_sums
-from initcore.results import (
-    FIELDS,
-    Accumulator,
-    ChainAccumulator,
-    ChainLayers,
-    Comparison,
-    LayerStats,
-    Propagation,
-    SoftmaxRows,
-    exact,
-    text,
-)
+from initcore.results import exact, text
+from initcore.results.exact import Accumulator
+from initcore.results.layers import FIELDS, ChainLayers, LayerStats
+from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
+from initcore.results.softmax_rows import SoftmaxRows
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
 # Huge, tiny and ordinary together: any rounding of a partial sum would show.

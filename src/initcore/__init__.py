@@ -6,11 +6,11 @@
 >>> print(ic.propagate([512] * 51, init="kaiming_normal"))  # doctest: +SKIP
 """
 
-from importlib.metadata import version as _version
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
-from . import _core, theory
+from . import _core
 from .activations import Activation, activation
-from .experiments.chain import compare_inits, propagate
 from .initializers import (
     Initializer,
     constant,
@@ -36,9 +36,41 @@ from .initializers import (
 )
 from .kernels.chain import chain, moments
 from .kernels.softmax import softmax, softmax_backward
-from .results import ChainLayers, LayerStats, Propagation, SoftmaxRows
+from .results.layers import ChainLayers, LayerStats
+from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
-__version__ = _version("initcore")
+if TYPE_CHECKING:
+    from . import theory
+    from .experiments.chain import compare_inits, propagate
+    from .results.propagation import Comparison, Propagation
+
+    __version__: str
+
+# What a program that draws weights does not need is imported when it is first asked for.
+_LATER = {
+    "Comparison": "results.propagation",
+    "Propagation": "results.propagation",
+    "compare_inits": "experiments.chain",
+    "propagate": "experiments.chain",
+}
+
+
+def __getattr__(name: str) -> object:
+    value: object
+    if name == "theory":
+        value = _import_module(".theory", __name__)
+    elif name == "__version__":
+        value = _import_module("importlib.metadata").version("initcore")
+    elif name in _LATER:
+        value = getattr(_import_module(f".{_LATER[name]}", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def isa() -> str:
@@ -49,10 +81,12 @@ def isa() -> str:
 __all__ = [
     "Activation",
     "ChainLayers",
+    "Comparison",
     "Initializer",
     "LayerStats",
     "Propagation",
     "SoftmaxRows",
+    "SoftmaxSummary",
     "activation",
     "chain",
     "compare_inits",

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from initcore.results import Propagation
+from initcore.results.propagation import Propagation
 
 try:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from initcore.activations import Activation
 from initcore.activations import activation as find_activation
 from initcore.initializers import Constant, Initializer, Law, initializer
 from initcore.quadrature import Moments, gaussian_moments
-from initcore.results import LayerStats
+from initcore.results.layers import LayerStats
 from initcore.specifications import integer, non_negative_number
 
 Phi = str | Activation | Callable[..., Any]

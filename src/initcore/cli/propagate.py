@@ -25,7 +25,7 @@ from initcore.cli.common import (
 from initcore.cli.tables import layer_table
 from initcore.experiments.chain import compare_inits
 from initcore.initializers import initializer
-from initcore.results import Comparison, Propagation
+from initcore.results.propagation import Comparison, Propagation
 from initcore.specifications import split_top_level
 
 DEFAULT_WIDTH = 512

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Table
 
-from initcore.results import LayerStats, chosen_layers, number
+from initcore.results.layers import LayerStats
+from initcore.results.text import chosen_layers, number
 
 
 def layer_table(

@@ -16,7 +16,9 @@ from initcore import _core, theory
 from initcore.activations import Activation, activation
 from initcore.experiments import engine
 from initcore.initializers import Initializer, initializer, normal
-from initcore.results import ChainAccumulator, ChainLayers, Comparison, ExactRecord, Propagation
+from initcore.results.exact import ExactRecord
+from initcore.results.layers import ChainLayers
+from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
 from initcore.streams import check_seed, resolve_threads, stream_id
 
 T = TypeVar("T")

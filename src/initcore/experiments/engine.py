@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from initcore.results import ExactRecord
+from initcore.results.exact import ExactRecord
 from initcore.streams import parallel
 
 Cancel = NDArray[np.int32]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .. import _core
 from ..activations import Activation
 from ..activations import activation as parse_activation
-from ..results import ChainLayers, LayerStats
+from ..results.layers import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
 from .arrays import check_array, compute_dtype, contiguous
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..results import SoftmaxRows
+from ..results.softmax_rows import SoftmaxRows
 from ..streams import blocks, check_output, parallel, resolve_threads
 from .arrays import check_array, compute_dtype, contiguous, native
 

@@ -7,8 +7,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
-import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -107,11 +105,11 @@ def save(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
     if target.exists() and not target.is_file():
         target.write_text(text, encoding="utf-8")
         return
-    draft = target.with_name(f".{uuid.uuid4().hex}.tmp")
+    draft = target.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         draft.write_text(text, encoding="utf-8")
         if target.exists():
-            shutil.copymode(target, draft)
+            draft.chmod(target.stat().st_mode & 0o7777)
         draft.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 
 
@@ -53,14 +52,16 @@ def text_table(title: str, rows: list[list[str]], footer: str) -> str:
 
 def html_table(title: str, rows: list[list[str]], footer: str) -> str:
     """The same table for a notebook."""
+    from html import escape  # its table of entities is large, and few need it
+
     head, *body = (
-        "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
         for tag, row in [("th", rows[0]), *(("td", row) for row in rows[1:])]
     )
     lines = "".join(f"<tr>{cells}</tr>" for cells in body)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
     paragraphs = [
-        "<br>".join(map(html.escape, text.split("\n"))) if text else "" for text in (title, footer)
+        "<br>".join(map(escape, text.split("\n"))) if text else "" for text in (title, footer)
     ]
     before, after = (f"<p>{text}</p>" if text else "" for text in paragraphs)
     return before + table + after
