@@ -10,6 +10,7 @@ import re
 import runpy
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -164,6 +165,38 @@ def test_kernels_under_sanitizers(setup, tmp_path):
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
     for isa in _core.available():
         assert re.search(rf"^{isa}: \d+ results$", ran.stdout, re.M)
+
+
+# One constant of each, off by a thousandth: the tests of that kernel must see it.
+MUTATIONS = {
+    "tests/test_philox.py": ("csrc/philox.h", "0x9E3779B9u", "0x9E3779B8u"),
+    "tests/test_sampling.py": ("csrc/sampling.h", "f32[] = {0x1.555", "f32[] = {0x1.557"),
+    "tests/test_activations.py": (
+        "csrc/simd/polynomials.h",
+        "exp_poly_f32[5] = {\n  0x1.ff",
+        "exp_poly_f32[5] = {\n  0x1.fe",
+    ),
+}
+
+
+def test_a_wrong_constant_turns_the_tests_red(tmp_path):
+    tool(*COMPILERS["gcc"])
+    tree = tmp_path / "tree"
+    ignored = shutil.ignore_patterns(".*", "*.so", "_core.c", "__pycache__", "*.egg-info", "build")
+    shutil.copytree(ROOT, tree, ignore=ignored)
+    for header, right, wrong in MUTATIONS.values():
+        text = (tree / header).read_text()
+        assert text.count(right) == 1, header
+        (tree / header).write_text(text.replace(right, wrong))
+    environment = {**os.environ, "CFLAGS": "-O1 -g0", "PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    build = run(*command, cwd=tree, env=environment)
+    if build.returncode:
+        pytest.skip(f"the extension is not built here: {build.stderr[-300:]}")
+    for suite in MUTATIONS:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", suite]
+        tested = run(*command, cwd=tree, env=environment)
+        assert tested.returncode == 1, suite + tested.stdout[-1000:] + tested.stderr[-500:]
 
 
 def test_only_isa_functions_of_the_extension_have_avx():

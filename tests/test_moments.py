@@ -28,8 +28,8 @@ def scalar(field):
     dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_equals_the_reference(kernels, units, batch, seed, offset, dtype):
-    x = (np.random.default_rng(seed).normal(size=(units, batch)) + offset).astype(dtype)
     """Bit for bit: lanes, folds and merges have one order."""
+    x = (np.random.default_rng(seed).normal(size=(units, batch)) + offset).astype(dtype)
     assert same_bits(moments(kernels, x)[DEFINED], reference.moments(x)[DEFINED])
 
 
@@ -87,7 +87,7 @@ def test_counts_and_special_values(kernels, dtype):
 
 
 def test_ddof_is_zero():
-    """CASES 25: variance 7.4375, not 8.5."""
+    """pytorch #50010: variance 7.4375, not 8.5."""
     stats = ic.moments(np.array([[1.0, 2, 3, 4], [5, 6, 7, 10]]))
     assert scalar(stats.variance) == pytest.approx(7.4375, rel=1e-15)
     assert scalar(stats.mean) == 4.75
@@ -96,7 +96,7 @@ def test_ddof_is_zero():
 
 
 def test_half_precision_does_not_overflow():
-    """CASES 26: float16 [40000]×3 has mean 40000 and variance 0."""
+    """numpy #21941: float16 [40000]×3 has mean 40000 and variance 0."""
     stats = ic.moments(np.full(3, 40000, np.float16))
     assert scalar(stats.mean) == 40000
     assert scalar(stats.variance) == 0
@@ -104,14 +104,14 @@ def test_half_precision_does_not_overflow():
 
 
 def test_big_endian_input():
-    """CASES 40: ones(10, '>f4') has mean 1."""
+    """bottleneck #104: ones(10, '>f4') has mean 1."""
     for code in (">f4", ">f8", "<f4", "<f8", ">f2"):
         stats = ic.moments(np.ones(10, code))
         assert (scalar(stats.mean), scalar(stats.variance)) == (1, 0)
 
 
 def test_read_only_input(tmp_path, rng):
-    """CASES 42: frombuffer and memmap(mode='r')."""
+    """distributed #1978: frombuffer and memmap(mode='r')."""
     x = rng.normal(size=100).astype(np.float32)
     expected = scalar(ic.moments(x).variance)
     x.tofile(tmp_path / "x.bin")
@@ -138,7 +138,7 @@ def test_fractions_of_an_array():
 
 
 def test_kaiming_conserves_the_second_moment_not_the_variance():
-    """CASES 22, FACTS §1: √2·relu of N(0,1) has mean .56419, second moment 1, variance .68169."""
+    """stats.stackexchange 138035: √2·relu of N(0,1) has mean .56419, second moment 1, variance .68169."""
     n = 1 << 20
     z = ic.normal()((n,), seed=22, name="z", dtype=np.float64)
     stats = ic.moments(np.sqrt(2) * np.maximum(z, 0))

@@ -29,7 +29,7 @@ def test_random123_known_answers(kernels, block, stream, key, expected):
 
 
 def test_block_counter_carries_into_its_high_word(kernels):
-    """CASES 6, FACTS §7: blocks 2^32 − 1 and 2^32."""
+    """arrayfire #2007, Random123.jl #5: blocks 2^32 − 1 and 2^32."""
     rows = philox(kernels, 0xFFFFFFFF, 0, 0, n=2)
     assert [" ".join(f"{w:08x}" for w in row) for row in rows] == [
         "c5b20a9d 4434ec4e 11bbe4fb 2a1ef7a5",

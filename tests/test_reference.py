@@ -132,7 +132,7 @@ def test_stream_id():
 
 
 def test_tiles():
-    """DESIGN §4: element i has tile i // 64, word (i % 64) // 16, lane i % 16."""
+    """The stream contract: element i has tile i // 64, word (i % 64) // 16, lane i % 16."""
     w, row = words(0, 200, seed=3, stream=4, dtype=np.float32)
     for i in (0, 1, 15, 16, 17, 63, 64, 100, 199):
         tile, lane = i // 64, i % 16
@@ -272,7 +272,7 @@ def test_moments_against_rationals(rng):
 
 
 def test_moments_merge_and_count():
-    """CASES 25 (variance with ddof 0), and what stands in the counts."""
+    """pytorch #50010 (variance with ddof 0), and what stands in the counts."""
     state = moments(np.array([[1.0, 2, 3, 4], [5, 6, 7, 10]]))
     assert state[2] / state[0] == 7.4375
     assert state[2] / (state[0] - 1) == 8.5
@@ -287,7 +287,7 @@ def test_exact_sums():
 
 
 def test_chain_of_integers():
-    """CASES 24: x = [[1,2],[3,4]], W rows [1,1], [−1,−1]: pre [[3,−3],[7,−7]], half are zero."""
+    """arXiv 1903.06733: x = [[1,2],[3,4]], W rows [1,1], [−1,−1]: pre [[3,−3],[7,−7]], half are zero."""
     x = np.array([[1, 2], [3, 4]], dtype=np.float32)
     w = np.array([[1, 1], [-1, -1]], dtype=np.float32)
     y, states = chain(x, [w], [None], [("relu", None)], thresholds=[0.05])

@@ -15,12 +15,8 @@ from initcore.reference import ulps
 from initcore.reference.matmul import fma
 from initcore.reference.philox import counter_of
 from initcore.reference.sampling import NORMAL, UNIFORM
+from initcore.reference.tolerances import NORMAL_FLOOR, NORMAL_ULPS
 from kernel_calls import EDGES, constant, draw, normal, same_bits, sha256, unaligned, uniform
-
-# A standard normal is this many ulps from Box–Muller's exact value, an ulp being that of a
-# number of at least 2^-10.
-NORMAL_ULPS = {"float32": 4, "float64": 4}
-NORMAL_FLOOR = 2.0**-10
 
 # Elements where 32-bit indices or block counters would wrap, in either dtype, and far out.
 FAR = (2**31 - 4, 2**32 - 4, 2**33 + 5, 2**34 - 4, 2**36 - 9, 2**37 - 9, 2**40 + 1, 2**62 + 3)
@@ -161,7 +157,7 @@ def test_float64_normal_of_four_words(kernels, a, b):
 
 
 def test_normal_tail_reaches_the_last_word(kernels):
-    """DESIGN §4: a = 0 is 6.76 σ in float32; in float64 it is 8.65 σ."""
+    """The ends of Box–Muller: a = 0 is 6.76 σ in float32; in float64 it is 8.65 σ."""
     z32 = normal(kernels, 1, **place((0, 0, 5, 6), "float32"))[0]
     z64 = normal(kernels, 1, dtype="float64", **place((0, 0, 0, 0), "float64"))[0]
     assert float(z32) == pytest.approx(math.sqrt(66 * math.log(2)), rel=1e-6)
@@ -187,14 +183,14 @@ def test_constant(kernels, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shorter_draw_is_a_prefix(kernels, kind, dtype):
-    """CASES 1: draw(15) == draw(16)[:15], at every length around a vector and a tile."""
+    """pytorch #80202, jax #2155: draw(15) == draw(16)[:15], at every length around a vector and a tile."""
     whole = draw(kernels, max(EDGES) + 1, kind=kind, dtype=dtype)
     for n in EDGES:
         assert same_bits(draw(kernels, n, kind=kind, dtype=dtype), whole[:n])
 
 
 def test_a_taller_array_has_the_same_leading_rows(dtype):
-    """CASES 1: growing axis 0 changes nothing above."""
+    """pytorch #80202, jax #2155: growing axis 0 changes nothing above."""
     short = ic.normal()((15, 3), seed=0, name="w", dtype=dtype)
     tall = ic.normal()((400, 3), seed=0, name="w", dtype=dtype)
     assert same_bits(short, tall[:15])
@@ -225,7 +221,7 @@ def test_elements_far_out(kernels, kind, element, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_instruction_set_draws_the_same_bits(every_isa, kind, dtype):
-    """CASES 2: one hash of 1000 numbers, and at every length."""
+    """pytorch #155552: one hash of 1000 numbers, and at every length."""
     hashes = {sha256(draw(k, 1000, kind=kind, seed=1, stream=2, dtype=dtype)) for k in every_isa}
     assert len(hashes) == 1
     for n in EDGES:
@@ -235,7 +231,7 @@ def test_every_instruction_set_draws_the_same_bits(every_isa, kind, dtype):
 
 @pytest.mark.parametrize("initializer", [ic.normal(std=0.5, mean=2.0), ic.uniform(-1.0, 3.0)])
 def test_threads_do_not_change_a_draw(initializer, dtype):
-    """CASES 3: 10^6 numbers and 1, 2, 3, 7, 16 threads."""
+    """numba #8957: 10^6 numbers and 1, 2, 3, 7, 16 threads."""
     hashes = {
         sha256(initializer((1000, 1000), seed=5, name="w", dtype=dtype, threads=threads))
         for threads in (1, 2, 3, 7, 16)
@@ -247,7 +243,7 @@ def test_threads_do_not_change_a_draw(initializer, dtype):
 
 
 def test_a_name_owns_its_numbers():
-    """CASES 5: neither a new tensor nor the order of drawing changes what a name gets."""
+    """AiDotNet #1523, allennlp #199: neither a new tensor nor the order of drawing changes what a name gets."""
 
     def init(names):
         return {name: ic.normal()((8, 8), seed=0, name=name) for name in names}
@@ -306,7 +302,7 @@ def test_seed_and_name_are_required():
 
 
 def test_an_integer_dtype_is_refused():
-    """CASES 21: a TypeError that names the dtypes accepted."""
+    """pytorch #180560: a TypeError that names the dtypes accepted."""
     with pytest.raises(TypeError, match="dtype") as raised:
         ic.kaiming_normal()((2, 2), seed=0, name="w", dtype=np.int64)
     assert all(word in str(raised.value) for word in ("int64", "float32", "float64"))
@@ -314,7 +310,7 @@ def test_an_integer_dtype_is_refused():
 
 @pytest.mark.parametrize("initializer", [ic.normal(), ic.uniform(-1.0, 1.0), ic.constant(3.0)])
 def test_out_in_any_layout_gets_the_logical_order(initializer, dtype):
-    """CASES 41: C, Fortran, strided, reversed and transposed outputs hold the same matrix."""
+    """numpy #18704, cupy #4903: C, Fortran, strided, reversed and transposed outputs hold the same matrix."""
     expected = initializer((12, 17), seed=3, name="w", dtype=dtype)
     outs = [
         np.empty((12, 17), dtype),
@@ -358,7 +354,7 @@ def outputs_to_refuse():
 
 @pytest.mark.parametrize("kind", outputs_to_refuse())
 def test_unusable_outputs_are_refused_untouched(kind):
-    """CASES 41: refused before any write, by name."""
+    """numpy #18704, cupy #4903: refused before any write, by name."""
     out, error = outputs_to_refuse()[kind]
     with pytest.raises(error, match="out"):
         ic.normal()((4, 4), seed=0, name="w", out=out)

@@ -79,7 +79,7 @@ class TestSeeds:
 
 class TestThreads:
     def test_values_do_not_depend_on_the_thread_count(self):
-        """CASES 3: numba #8957."""
+        """numba #8957."""
         n = 1_000_003
         one = draw(n, threads=1)
         for threads in (2, 3, 7, 16):
@@ -208,7 +208,7 @@ class TestBlocks:
 
 
 class TestOutputs:
-    """CASES 41: correct in logical order, or refused before any write."""
+    """numpy #18704, cupy #4903: correct in logical order, or refused before any write."""
 
     @pytest.mark.parametrize(
         "view",
