@@ -307,7 +307,8 @@ def test_leading_axes_are_trials(rng):
 
 
 def test_inputs_of_any_layout(rng, tmp_path):
-    """bottleneck #104, distributed #1978: F-ordered, strided, big-endian, unaligned and read-only inputs are read."""
+    """F-ordered, strided, big-endian, unaligned and read-only inputs are read. (bottleneck #104,
+    distributed #1978)"""
     x, weights, biases = operands(rng, 6, [10, 12], np.float32)
     y, _ = ic.chain(x, weights, biases, activation="gelu")
     w = weights[0]

@@ -54,7 +54,8 @@ def test_carries_of_many_terms(kernels, value):
 
 
 def test_order_and_split_do_not_matter(kernels):
-    """numba #8957 for reductions: values from 1e-300 to 1e300 whose float sum depends on the order."""
+    """Values from 1e-300 to 1e300 whose float sum depends on the order. (numba #8957 for
+    reductions)"""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(400, 3)) * 10.0 ** rng.integers(-300, 300, (400, 3))
     expected = exact_sums(kernels, x)

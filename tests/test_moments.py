@@ -138,7 +138,8 @@ def test_fractions_of_an_array():
 
 
 def test_kaiming_conserves_the_second_moment_not_the_variance():
-    """stats.stackexchange 138035: √2·relu of N(0,1) has mean .56419, second moment 1, variance .68169."""
+    """√2·relu of N(0,1) has mean .56419, second moment 1, variance .68169. (stats.stackexchange
+    138035)"""
     n = 1 << 20
     z = ic.normal()((n,), seed=22, name="z", dtype=np.float64)
     stats = ic.moments(np.sqrt(2) * np.maximum(z, 0))

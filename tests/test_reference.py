@@ -287,7 +287,8 @@ def test_exact_sums():
 
 
 def test_chain_of_integers():
-    """arXiv 1903.06733: x = [[1,2],[3,4]], W rows [1,1], [−1,−1]: pre [[3,−3],[7,−7]], half are zero."""
+    """X = [[1,2],[3,4]], W rows [1,1], [−1,−1]: pre [[3,−3],[7,−7]], half are zero. (arXiv
+    1903.06733)"""
     x = np.array([[1, 2], [3, 4]], dtype=np.float32)
     w = np.array([[1, 1], [-1, -1]], dtype=np.float32)
     y, states = chain(x, [w], [None], [("relu", None)], thresholds=[0.05])

@@ -183,7 +183,8 @@ def test_constant(kernels, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shorter_draw_is_a_prefix(kernels, kind, dtype):
-    """pytorch #80202, jax #2155: draw(15) == draw(16)[:15], at every length around a vector and a tile."""
+    """Draw(15) == draw(16)[:15], at every length around a vector and a tile. (pytorch #80202, jax
+    #2155)"""
     whole = draw(kernels, max(EDGES) + 1, kind=kind, dtype=dtype)
     for n in EDGES:
         assert same_bits(draw(kernels, n, kind=kind, dtype=dtype), whole[:n])
@@ -243,7 +244,8 @@ def test_threads_do_not_change_a_draw(initializer, dtype):
 
 
 def test_a_name_owns_its_numbers():
-    """AiDotNet #1523, allennlp #199: neither a new tensor nor the order of drawing changes what a name gets."""
+    """Neither a new tensor nor the order of drawing changes what a name gets. (AiDotNet #1523,
+    allennlp #199)"""
 
     def init(names):
         return {name: ic.normal()((8, 8), seed=0, name=name) for name in names}
@@ -310,7 +312,8 @@ def test_an_integer_dtype_is_refused():
 
 @pytest.mark.parametrize("initializer", [ic.normal(), ic.uniform(-1.0, 1.0), ic.constant(3.0)])
 def test_out_in_any_layout_gets_the_logical_order(initializer, dtype):
-    """numpy #18704, cupy #4903: C, Fortran, strided, reversed and transposed outputs hold the same matrix."""
+    """C, Fortran, strided, reversed and transposed outputs hold the same matrix. (numpy #18704,
+    cupy #4903)"""
     expected = initializer((12, 17), seed=3, name="w", dtype=dtype)
     outs = [
         np.empty((12, 17), dtype),

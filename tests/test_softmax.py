@@ -413,7 +413,8 @@ def test_dtypes(rng):
 
 
 def test_inputs_of_any_layout(rng, tmp_path, dtype):
-    """bottleneck #104, distributed #1978: F-ordered, strided, big-endian, unaligned and read-only inputs are read."""
+    """F-ordered, strided, big-endian, unaligned and read-only inputs are read. (bottleneck #104,
+    distributed #1978)"""
     z = rng.normal(size=(6, 10)).astype(dtype)
     p, _ = ic.softmax(z)
     z.tofile(tmp_path / "z.bin")
@@ -432,7 +433,8 @@ def test_inputs_of_any_layout(rng, tmp_path, dtype):
 
 
 def test_out(rng, dtype):
-    """numpy #18704, cupy #4903: any writable layout, the input itself, and nothing that overlaps otherwise."""
+    """Any writable layout, the input itself, and nothing that overlaps otherwise. (numpy #18704,
+    cupy #4903)"""
     z = rng.normal(size=(6, 10)).astype(dtype)
     p, _ = ic.softmax(z)
     for out in (
@@ -454,7 +456,8 @@ def test_out(rng, dtype):
 
 
 def test_unusable_outputs_are_refused_untouched():
-    """numpy #18704, cupy #4903: wrong dtype, shape or byte order, read-only: refused before any write."""
+    """Wrong dtype, shape or byte order, read-only: refused before any write. (numpy #18704, cupy
+    #4903)"""
     z = np.ones((2, 3), np.float32)
     frozen = np.zeros((2, 3), np.float32)
     frozen.flags.writeable = False
