@@ -626,3 +626,9 @@ def test_names():
 def test_bad_initializers(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_minus_zero_is_kept():
+    for value in (0.0, -0.0, 0.0):
+        drawn = constant(value)((2,), seed=0, name="c")
+        assert np.signbit(drawn).tolist() == [math.copysign(1, value) < 0] * 2

@@ -483,7 +483,7 @@ class Initializer:
 
         Raises ValueError where a parameter overflows the dtype or a range has no value in it.
         """
-        return self.law(shape, fan_in=fan_in, fan_out=fan_out).distribution(_dtype(dtype))
+        return _distribution(self, self.call, _shape(shape), _dtype(dtype), fan_in, fan_out)
 
     def __call__(
         self,
@@ -529,6 +529,18 @@ class Initializer:
         array = np.empty(sizes, dtypes[0]) if out is None else out
         streams.fill(array, distribution, seed=seed, stream=stream, threads=threads)
         return array
+
+
+@functools.lru_cache(maxsize=1024)  # a model's tensors have few shapes, and a small draw is short
+def _distribution(
+    init: Initializer,
+    call: str,  # tells 0 from -0, which are equal
+    sizes: tuple[int, ...],
+    dtype: np.dtype[Any],
+    fan_in: int | None,
+    fan_out: int | None,
+) -> streams.Distribution:
+    return init.law(sizes, fan_in=fan_in, fan_out=fan_out).distribution(dtype)
 
 
 def _dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
@@ -272,7 +272,8 @@ def fill(
     """Element i of `out`, in logical C order and any memory layout, becomes element i of the
     stream."""
     draw = _core.default().draw
-    words = (seed, stream, *astuple(distribution))
+    d = distribution
+    words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high)
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:
         out = np.asarray(out).reshape(-1)  # a matrix would stay one
@@ -286,5 +287,7 @@ def fill(
             draw(scratch, first, *words)
             target[...] = scratch.reshape(target.shape)
 
-    threads = threads if out.size > _SMALL_ELEMENTS else 1
-    parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)
+    if contiguous and out.size <= _SMALL_ELEMENTS:
+        draw(out, 0, *words)
+    else:
+        parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)
