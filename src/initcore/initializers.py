@@ -483,7 +483,7 @@ class Initializer:
 
         Raises ValueError where a parameter overflows the dtype or a range has no value in it.
         """
-        return _distribution(self, self.call, _shape(shape), _dtype(dtype), fan_in, fan_out)
+        return _distribution(self, _shape(shape), _dtype(dtype), fan_in, fan_out)
 
     def __call__(
         self,
@@ -534,7 +534,6 @@ class Initializer:
 @functools.lru_cache(maxsize=1024)  # a model's tensors have few shapes, and a small draw is short
 def _distribution(
     init: Initializer,
-    call: str,  # tells 0 from -0, which are equal
     sizes: tuple[int, ...],
     dtype: np.dtype[Any],
     fan_in: int | None,
@@ -652,7 +651,7 @@ def uniform(low: float, high: float) -> Rule:
 @_initializer
 def constant(value: float) -> Rule:
     """Every entry is `value`."""
-    return Constant(finite_number("value", value))
+    return Constant(finite_number("value", value) + 0.0)  # -0 is 0
 
 
 @_initializer
