@@ -2,7 +2,6 @@
 """Predictions of the wide limit against closed forms and numbers of the literature."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -125,15 +124,17 @@ def test_weights_with_a_mean_have_no_prediction():
             assert np.isnan(field).tolist() == [False, True, True]
 
 
-def test_a_hundred_layers_are_quick():
-    for activation in ("gelu", "sin", "hardswish"):
-        seconds = []
-        for _ in range(10):
-            start = time.perf_counter()
-            predict([512] * 101, activation=activation)
-            seconds.append(time.perf_counter() - start)
-        # 20 ms is the aim; a shared machine under test may take twice that.
-        assert min(seconds) < 0.04
+def test_a_layer_takes_one_expectation():
+    """The cost of a prediction: φ at a few hundred points a layer, once or (kinks) twice."""
+    points = []
+
+    def counted(x):
+        points.append(x.size)
+        return np.tanh(x)
+
+    predict([512] * 101, activation=counted)
+    assert len(points) <= 3 * 100
+    assert max(points) <= 4000
 
 
 @pytest.mark.parametrize(
