@@ -632,3 +632,10 @@ def test_minus_zero_is_zero():
     """They are equal, hash alike and are spelled alike, so they also draw alike."""
     for value in (0.0, -0.0):
         assert not np.signbit(constant(value)((2,), seed=0, name="c")).any()
+
+
+def test_a_huge_slope_does_not_overflow():
+    assert gain("leaky_relu(1e200)") == pytest.approx(math.sqrt(2) * 1e-200, rel=1e-15)
+    assert gain("leaky_relu(1e200)", "variance") == pytest.approx(
+        (0.5 - 0.5 / math.pi) ** -0.5 * 1e-200, rel=1e-15
+    )

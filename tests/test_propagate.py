@@ -338,3 +338,9 @@ class TestSizes:
     def test_too_large(self, widths, keywords):
         with pytest.raises((ValueError, MemoryError), match=r"widths|batch|trials"):
             ic.propagate(widths, **{"trials": 1, **keywords})
+
+
+def test_an_overflow_of_the_second_moment_alone_is_told_apart():
+    result = ic.propagate([8] * 7, init="normal(std=1e30)", trials=2, dtype="float64")
+    assert result.outcome == "overflows"
+    assert "second moment alone" in result.verdict

@@ -198,10 +198,12 @@ def _no_fixed_point(function: object) -> str:
 
 def _piecewise_linear_gain(slope: float, convention: str) -> float:
     """The gain of slope·x below 0 and x above: for all conventions the same, but for `variance`."""
-    square = slope * slope
+    larger = max(1.0, abs(slope))  # whose square might overflow
+    above, below = 1.0 / larger, slope / larger
+    square = above * above + below * below
     if convention == "variance":
-        return 1.0 / math.sqrt((1.0 + square) * (0.5 - 0.5 / math.pi) + slope / math.pi)
-    return math.sqrt(2.0 / (1.0 + square))
+        return 1.0 / math.sqrt(square * (0.5 - 0.5 / math.pi) + above * below / math.pi) / larger
+    return math.sqrt(2.0 / square) / larger
 
 
 def _quadrature_gain(

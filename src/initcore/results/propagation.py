@@ -284,8 +284,10 @@ class Propagation(Record):
         overflow = self._first_overflow()
         if overflow is not None:
             layer, trials = overflow
-            where = f"{self.spec['dtype']} at layer {layer} ({trials} of {self.n_trials} trials)"
-            return "overflows", f" {where}{before}"
+            of = f"{self.spec['dtype']} at layer {layer} ({trials} of {self.n_trials} trials)"
+            entries = (side.nonfinite_fraction[layer - 1] for side in (self.pre, self.post))
+            what = "" if any(share > 0 for share in entries) else " in the second moment alone"
+            return "overflows", f" {of}{what}{before}"
         zero = self.record.maxima[:n] == 0
         if zero[-1]:
             layer = int(np.max(np.flatnonzero(~zero), initial=-1)) + 2
@@ -344,7 +346,7 @@ class Propagation(Record):
         if not abs(fit.factor - factor) <= 3 * fit.se:
             return ""
         advice = f"; .scaled({factor**-0.5:.4g}) would hold"
-        if len(hidden) == 1:
+        if len(hidden) == 1 and len(set(self.spec["widths"])) == 1:
             advice += f", a gain of {gain(next(iter(hidden.values()))):.4g}"
         return advice
 
