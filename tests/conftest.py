@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Fixtures: one kernel table for each instruction set this machine runs, and seeded generators."""
 
+import signal
+
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from initcore import _core
+
+# A runner in a shell's background hands down an ignored SIGINT, to be tested all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomised: a run in CI can be repeated; no deadline: the portable kernels are slow by design.
 settings.register_profile("initcore", deadline=None, derandomize=True, max_examples=40)
