@@ -21,9 +21,11 @@ SAMPLING_ONLY_GCC = ["-fschedule-insns", "-fsched-pressure"]
 ISA_FLAGS = {
     "x86_64": {
         "portable": [],
-        "avx2": ["-mavx2", "-mfma"],
+        "avx2": ["-mavx2", "-mfma", "-mf16c"],
         "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
     },
+    # gcc 12 loses stores to the portable vectors where two of them share a stack slot.
+    "aarch64": {"portable": ["-fno-strict-aliasing"], "neon": []},
     "other": {"portable": []},
 }
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
@@ -36,7 +38,7 @@ def target_architecture() -> str:
     found = archflags.group(1) if archflags else sysconfig.get_platform().split("-")[-1]
     if found == "universal2":
         found = platform.machine()
-    return {"amd64": "x86_64", "AMD64": "x86_64"}.get(found, found)
+    return {"amd64": "x86_64", "AMD64": "x86_64", "arm64": "aarch64"}.get(found, found)
 
 
 class build_ext_per_isa(build_ext):

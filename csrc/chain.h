@@ -4,7 +4,11 @@
  * A layer goes by in slabs of W's rows. A drawn slab is an ordinary contiguous piece of its stream,
  * drawn into cache, multiplied and forgotten; a stored one is read where it lies. The slab's
  * outputs are then finished while they are hot, a block of units at a time: moments of the
- * pre-activations, phi in place, moments of the activations. Panels are as in matmul.h. */
+ * pre-activations, phi in place, moments of the activations. Panels are as in matmul.h.
+ *
+ * A range of a layer's outputs is a piece of work of its own (chain_columns), so that threads can
+ * share a trial: nothing of it depends on the other outputs but the order in which units are
+ * merged, which chain_merge keeps. */
 #ifndef IC_CHAIN_H
 #define IC_CHAIN_H
 
@@ -21,7 +25,7 @@ static inline size_t chain_round_up(size_t n, size_t multiple) {
 }
 #endif
 
-/* Where a trial's buffers lie in its workspace, in elements. */
+/* Where buffers lie in a workspace, in elements. */
 typedef struct {
   size_t activations; /* each of the two */
   size_t slab, bias, total;
@@ -31,16 +35,13 @@ typedef struct {
  * power of two apart at the usual widths, all in one cache set. */
 IC_INLINE size_t R(chain_panel)(size_t n) { return 16 * (n + 1); }
 
-/* Rows of a layer's slabs: equal ones, a multiple of the tile. */
-static size_t R(chain_slab_rows)(const ic_layer *layer, size_t batch) {
+/* The most rows a slab of a layer has, a multiple of the tile. */
+static size_t R(chain_slab_most)(const ic_layer *layer, size_t batch) {
   const size_t row = layer->n_in ? layer->n_in : 1, column = batch ? batch : 1;
   size_t rows = IC_SLAB_BYTES / sizeof(real) / row;
   const size_t most = IC_SLAB_OUTPUT_BYTES / sizeof(real) / column;
   if (rows > most) rows = most;
-  if (rows < IC_TILE_ROWS) rows = IC_TILE_ROWS;
-  const size_t slabs = (layer->n_out + rows - 1) / rows;
-  if (slabs == 0) return IC_TILE_ROWS;
-  return chain_round_up((layer->n_out + slabs - 1) / slabs, IC_TILE_ROWS);
+  return rows < IC_TILE_ROWS ? IC_TILE_ROWS : rows / IC_TILE_ROWS * IC_TILE_ROWS;
 }
 
 /* Elements between the rows of a drawn slab. */
@@ -53,9 +54,10 @@ static R(chain_layout) R(chain_plan)(const ic_chain *c) {
   size_t widest = c->layers[0].n_in, bias = 0, slab = IC_SLAB_BYTES / sizeof(real);
   for (size_t l = 0; l < c->n_layers; l++) {
     const ic_layer *layer = c->layers + l;
-    const size_t drawn = R(chain_slab_rows)(layer, c->batch) * R(chain_slab_stride)(layer->n_in);
+    const size_t rows = R(chain_slab_most)(layer, c->batch);
+    const size_t drawn = rows * R(chain_slab_stride)(layer->n_in);
     if (layer->n_out > widest) widest = layer->n_out;
-    if (layer->has_bias && !layer->bias.data && layer->n_out > bias) bias = layer->n_out;
+    if (layer->has_bias && !layer->bias.data && rows > bias) bias = rows;
     if (!layer->weight.data && drawn > slab) slab = drawn;
   }
   R(chain_layout) plan = {chain_round_up(panels * R(chain_panel)(widest), line),
@@ -69,10 +71,18 @@ static size_t R(chain_workspace)(const ic_chain *c) {
   return R(chain_plan)(c).total * sizeof(real) + IC_LINE_BYTES;
 }
 
-/* The input (batch, n), into panels; drawn in runs of at most `run` elements through `scratch`. */
-static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial, real *x,
-                           real *scratch, size_t run) {
+static real *R(chain_aligned)(void *workspace) {
+  const uintptr_t address = (uintptr_t)workspace;
+  return (real *)((char *)workspace + (chain_round_up(address, IC_LINE_BYTES) - address));
+}
+
+/* The input (batch, n), into the workspace's panels; drawn in runs through its slab.
+ * Domain, error and determinism: those of `chain`. */
+static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
+                           void *workspace) {
   const size_t n = c->layers[0].n_in, panel = R(chain_panel)(n), rest = c->batch % 16;
+  const R(chain_layout) plan = R(chain_plan)(c);
+  real *x = R(chain_aligned)(workspace), *scratch = x + 2 * plan.activations;
   if (rest) memset(x + c->batch / 16 * panel, 0, 16 * n * sizeof(real));
   size_t drawn = 0, end = 0; /* scratch holds elements drawn ... end - 1 */
   for (size_t b = 0; b < c->batch; b++) {
@@ -87,8 +97,8 @@ static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t tria
         if (first == end) {
           const size_t left = c->batch * n - first;
           drawn = first;
-          end = first + (left < run ? left : run);
-          k->R(draw)(scratch, first, end - first, c->seed, c->input.stream + trial,
+          end = first + (left < plan.slab ? left : plan.slab);
+          k->R(draw)(scratch, first, end - first, 1, 0, c->seed, c->input.stream + trial,
                      &c->input.distribution);
         }
         from = scratch + (first - drawn);
@@ -117,19 +127,20 @@ static double R(chain_saturated)(const real *x, ptrdiff_t panel, int units, size
   return (double)U(total)(count);
 }
 
-/* Pre-activations of `units` units to activations, with the moments of both if wanted. */
-static void R(chain_finish)(const ic_layer *layer, real *x, ptrdiff_t panel, size_t units,
-                            size_t batch, ic_moments *moments) {
+/* Pre-activations of `count` units to activations, with the moments of both if wanted: what needs
+ * no order goes into moments, the rest to `units`, or into moments too if that is NULL. */
+static void R(chain_finish)(const ic_layer *layer, real *x, ptrdiff_t panel, size_t count,
+                            size_t batch, ic_moments *moments, ic_unit *units) {
   /* relu' is 0 exactly where relu is */
   const int saturated_are_zeros =
       layer->activation == IC_RELU && layer->saturation > 0 && layer->saturation <= 1;
   const int count_saturated = !saturated_are_zeros && layer->saturation == layer->saturation;
-  for (size_t u = 0; u < units; u += IC_UNIT_BLOCK, x += 16 * IC_UNIT_BLOCK) {
-    const int block = units - u < IC_UNIT_BLOCK ? (int)(units - u) : IC_UNIT_BLOCK;
-    ic_merge merge;
+  ic_unit merged[2 * IC_UNIT_BLOCK];
+  for (size_t u = 0; u < count; u += IC_UNIT_BLOCK, x += 16 * IC_UNIT_BLOCK) {
+    const int block = count - u < IC_UNIT_BLOCK ? (int)(count - u) : IC_UNIT_BLOCK;
+    ic_unit *found = units ? units + 2 * u : merged;
     if (moments) {
-      merge_weights(&merge, moments->count, (double)batch);
-      R(moments_block)(x, 16, panel, block, batch, &merge, moments);
+      R(moments_block)(x, 16, panel, block, batch, found, 2, moments);
       if (count_saturated)
         moments[0].saturated += R(chain_saturated)(x, panel, block, batch, layer);
     }
@@ -137,86 +148,82 @@ static void R(chain_finish)(const ic_layer *layer, real *x, ptrdiff_t panel, siz
       real *at = x + (ptrdiff_t)(b / 16) * panel;
       R(apply)(at, at, (size_t)(16 * block), layer->activation, (real)layer->parameter, 0);
     }
-    if (moments) R(moments_block)(x, 16, panel, block, batch, &merge, moments + 1);
+    if (moments) R(moments_block)(x, 16, panel, block, batch, found + 1, 2, moments + 1);
+    if (moments && !units) merge_units(found, 2, (size_t)block, batch, moments);
   }
   if (moments && saturated_are_zeros) moments[0].saturated = moments[1].zeros;
 }
 
-/* One layer, x to y; 0 if cancelled. */
-static int R(chain_layer)(const ic_kernels *k, const ic_chain *c, const ic_layer *layer,
-                          uint64_t trial, const real *x, real *y, real *slab, real *bias_buffer,
-                          ic_moments *moments, const volatile int32_t *cancel) {
+/* Outputs first ... last - 1 of a layer, from the panels of `shared` to its others and, of the last
+ * layer, to y if that is not NULL; 0 if cancelled. What is drawn goes through `own`. With units,
+ * moments is the part of this range; without, the layer's running record.
+ * Domain, error and determinism: those of `chain`. */
+static int R(chain_columns)(const ic_kernels *k, const ic_chain *c, uint64_t trial, size_t l,
+                            size_t first, size_t last, ic_unit *units, ic_moments *moments,
+                            real *y, void *shared, void *own, const volatile int32_t *cancel) {
+  const ic_fpmode mode = fpmode_enter();
+  const R(chain_layout) plan = R(chain_plan)(c);
+  const ic_layer *layer = c->layers + l;
   const size_t n_in = layer->n_in, n_out = layer->n_out, batch = c->batch;
-  const size_t slab_rows = R(chain_slab_rows)(layer, batch);
-  const ptrdiff_t x_panel = (ptrdiff_t)R(chain_panel)(n_in);
-  const ptrdiff_t y_panel = (ptrdiff_t)R(chain_panel)(n_out);
-  const real *bias = NULL;
-  if (layer->has_bias) {
-    bias = layer->bias.data;
-    if (!bias) {
-      k->R(draw)(bias_buffer, 0, n_out, c->seed, layer->bias.stream + trial,
-                 &layer->bias.distribution);
-      bias = bias_buffer;
-    }
+  const size_t panel = R(chain_panel)(n_out), stride = R(chain_slab_stride)(n_in);
+  real *in = R(chain_aligned)(shared) + l % 2 * plan.activations;
+  real *out = R(chain_aligned)(shared) + (l + 1) % 2 * plan.activations;
+  real *slab = R(chain_aligned)(own) + 2 * plan.activations, *bias_slab = slab + plan.slab;
+  if (moments) {
+    memset(moments, 0, 2 * sizeof *moments);
+    if (layer->saturation != layer->saturation) moments[0].saturated = layer->saturation;
   }
-  for (size_t o = 0; o < n_out; o += slab_rows) {
-    const size_t rows = n_out - o < slab_rows ? n_out - o : slab_rows;
-    const real *w = layer->weight.data;
-    ptrdiff_t stride = layer->weight.row_stride;
-    if (*cancel) return 0;
+
+  /* equal slabs */
+  const size_t most = R(chain_slab_most)(layer, batch), slabs = (last - first + most - 1) / most;
+  const size_t equal = slabs ? (last - first + slabs - 1) / slabs : 0;
+  const size_t slab_rows = chain_round_up(equal, IC_TILE_ROWS);
+  size_t o = first;
+  for (; o < last && !*cancel; o += slab_rows) {
+    const size_t rows = last - o < slab_rows ? last - o : slab_rows;
+    const real *w = layer->weight.data, *bias = layer->bias.data;
+    ptrdiff_t w_stride = layer->weight.row_stride;
     if (w) {
-      w += (ptrdiff_t)o * stride;
+      w += (ptrdiff_t)o * w_stride;
     } else {
-      const ic_distribution *law = &layer->weight.distribution;
-      const uint64_t stream = layer->weight.stream + trial;
-      const size_t slab_stride = R(chain_slab_stride)(n_in);
-      if (slab_stride == n_in)
-        k->R(draw)(slab, o * n_in, rows * n_in, c->seed, stream, law);
-      else
-        for (size_t r = 0; r < rows; r++)
-          k->R(draw)(slab + r * slab_stride, (o + r) * n_in, n_in, c->seed, stream, law);
+      const size_t pieces = stride == n_in ? 1 : rows, length = rows / pieces * n_in;
+      for (size_t i = 0; i < pieces; i++)
+        k->R(draw)(slab + i * stride, (o + i) * n_in, length, 1, 0, c->seed,
+                   layer->weight.stream + trial, &layer->weight.distribution);
       w = slab;
-      stride = (ptrdiff_t)slab_stride;
+      w_stride = (ptrdiff_t)stride;
     }
-    R(multiply)(w, stride, rows, n_in, bias ? bias + o : NULL, x, x_panel, y + 16 * o, y_panel,
-                (batch + 15) / 16);
-    if (batch) R(chain_finish)(layer, y + 16 * o, y_panel, rows, batch, moments);
+    if (bias) {
+      bias += o;
+    } else if (layer->has_bias) {
+      k->R(draw)(bias_slab, o, rows, 1, 0, c->seed, layer->bias.stream + trial,
+                 &layer->bias.distribution);
+      bias = bias_slab;
+    }
+    R(multiply)(w, w_stride, rows, n_in, bias, in, (ptrdiff_t)R(chain_panel)(n_in), out + 16 * o,
+                (ptrdiff_t)panel, (batch + 15) / 16);
+    if (batch)
+      R(chain_finish)(layer, out + 16 * o, (ptrdiff_t)panel, rows, batch, moments,
+                      units ? units + 2 * o : NULL);
+    if (y && l + 1 == c->n_layers)
+      for (size_t b = 0; b < batch; b++)
+        for (size_t j = o; j < o + rows; j++)
+          y[b * n_out + j] = out[b / 16 * panel + 16 * j + b % 16];
   }
-  return 1;
+  fpmode_leave(mode);
+  return o >= last;
 }
 
 /* Domain: at least one layer; any sizes, zero included; any values. batch < 2^32. Max error: one
  * rounding a fma, phi's ulps; statistics as in moments.h. Determinism: the same bits for every
- * instruction set; a drawn matrix gives what the same matrix, stored, gives. */
+ * instruction set and however a layer is cut into columns; a drawn matrix gives what the same
+ * matrix, stored, gives. */
 static int R(chain)(const ic_kernels *k, const ic_chain *c, uint64_t trial, ic_moments *moments,
                     real *y, void *workspace, const volatile int32_t *cancel) {
-  const ic_fpmode mode = fpmode_enter();
-  const R(chain_layout) plan = R(chain_plan)(c);
-  const uintptr_t address = (uintptr_t)workspace;
-  real *x = (real *)((char *)workspace + (chain_round_up(address, IC_LINE_BYTES) - address));
-  real *next = x + plan.activations;
-  real *slab = next + plan.activations, *bias = slab + plan.slab;
   int finished = 1;
-
-  R(chain_input)(k, c, trial, x, slab, plan.slab);
-  for (size_t l = 0; l < c->n_layers && finished; l++) {
-    const ic_layer *layer = c->layers + l;
-    ic_moments *of_layer = NULL;
-    if (moments) {
-      of_layer = moments + 2 * l;
-      memset(of_layer, 0, 2 * sizeof *of_layer);
-      if (layer->saturation != layer->saturation) of_layer->saturated = layer->saturation;
-    }
-    finished = R(chain_layer)(k, c, layer, trial, x, next, slab, bias, of_layer, cancel);
-    real *swap = x;
-    x = next;
-    next = swap;
-  }
-  if (finished && y) {
-    const size_t n = c->layers[c->n_layers - 1].n_out, panel = R(chain_panel)(n);
-    for (size_t b = 0; b < c->batch; b++)
-      for (size_t j = 0; j < n; j++) y[b * n + j] = x[b / 16 * panel + 16 * j + b % 16];
-  }
-  fpmode_leave(mode);
+  R(chain_input)(k, c, trial, workspace);
+  for (size_t l = 0; l < c->n_layers && finished; l++)
+    finished = R(chain_columns)(k, c, trial, l, 0, c->layers[l].n_out, NULL,
+                                moments ? moments + 2 * l : NULL, y, workspace, workspace, cancel);
   return finished;
 }

@@ -22,7 +22,8 @@ static int has_avx2(void) {
   const uint32_t ymm = 0x6;
   uint32_t a, b, c, d;
   if ((saved_states() & ymm) != ymm) return 0;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_AVX) || !(c & bit_FMA)) return 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_AVX) || !(c & bit_FMA) || !(c & bit_F16C))
+    return 0;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
 }
 
@@ -51,6 +52,8 @@ const ic_kernels *const *ic_available(void) {
 #if defined(__x86_64__)
   IC_OFFER(avx512, has_avx512())
   IC_OFFER(avx2, has_avx2())
+#elif defined(__aarch64__)
+  IC_OFFER(neon, 1)
 #endif
   IC_OFFER(portable, 1)
   return available;

@@ -12,13 +12,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How the words of a stream become values: fma(unit, scale, shift), with `unit` uniform on (-1, 1)
- * or standard normal; scale and shift are rounded once to the dtype. */
-enum { IC_CONSTANT = 0, IC_UNIFORM = 1, IC_NORMAL = 2 };
+/* A standard normal on (a, b), as its inverse CDF at u wants it. y = Phi(x) - 1/2 is
+ * spread (u - 1/2) + centre. The tail nearer to x is tail[i] + slope[i] min(u, 1 - u), i = 0 for
+ * u < 1/2, else 1, in a unit that makes it representable; offset is -2 ln(unit). */
+typedef struct {
+  double tail[2], slope[2], spread, centre, offset;
+} ic_truncation;
+
+/* How the words of a stream become values: fma(unit, scale, shift), with `unit` uniform on (-1, 1),
+ * standard normal, or that truncated; scale and shift are rounded once to the dtype (float32 for
+ * the halves, whose value is then rounded once more). */
+enum { IC_CONSTANT = 0, IC_UNIFORM = 1, IC_NORMAL = 2, IC_TRUNCATED_NORMAL = 3 };
 typedef struct {
   int kind;
   double scale, shift; /* a constant's value is `shift` */
-  double low, high;    /* uniform: the least and largest value, both reachable, in the dtype */
+  double low, high;    /* uniform, truncated normal: the least and largest value, both reachable, in
+                          the dtype (of the output: a half has halves) */
+  ic_truncation truncation;
 } ic_distribution;
 
 enum {
@@ -34,6 +44,11 @@ typedef struct {
   double abs_max;   /* largest |x|, NaN left out */
   double zeros, saturated, nonfinite; /* counts; saturated is NaN where phi' has no finite bound */
 } ic_moments;
+
+/* What a unit (an output over the batch) brings to a merge; m2 as above. */
+typedef struct {
+  double mean, m2;
+} ic_unit;
 
 /* Where a matrix (rows, columns) comes from: stored, or drawn row by row and never stored. */
 typedef struct {
@@ -87,10 +102,16 @@ struct ic_kernels {
 
   /* sampling */
   void (*philox)(uint32_t *out, size_t blocks, const uint32_t counter[4], uint64_t key);
-  void (*draw_f32)(float *out, uint64_t first, size_t n, uint64_t seed, uint64_t stream,
-                   const ic_distribution *);
-  void (*draw_f64)(double *out, uint64_t first, size_t n, uint64_t seed, uint64_t stream,
-                   const ic_distribution *);
+  /* out (rows, n): row r is elements first + r stride ... first + r stride + n - 1 of the stream;
+   * float16 and bfloat16 are written as their bits */
+  void (*draw_f32)(float *out, uint64_t first, size_t n, size_t rows, uint64_t stride,
+                   uint64_t seed, uint64_t stream, const ic_distribution *);
+  void (*draw_f64)(double *out, uint64_t first, size_t n, size_t rows, uint64_t stride,
+                   uint64_t seed, uint64_t stream, const ic_distribution *);
+  void (*draw_f16)(uint16_t *out, uint64_t first, size_t n, size_t rows, uint64_t stride,
+                   uint64_t seed, uint64_t stream, const ic_distribution *);
+  void (*draw_bf16)(uint16_t *out, uint64_t first, size_t n, size_t rows, uint64_t stride,
+                    uint64_t seed, uint64_t stream, const ic_distribution *);
 
   /* dense */
   void (*activate_f32)(const float *x, float *out, size_t n, int activation, double parameter,
@@ -107,6 +128,20 @@ struct ic_kernels {
                    double *y, void *workspace, const volatile int32_t *cancel);
   size_t (*chain_workspace_f32)(const ic_chain *);
   size_t (*chain_workspace_f64)(const ic_chain *);
+  /* One trial in pieces, for several threads: chain_input; then of each layer, before the next,
+   * chain_columns over ranges of its outputs that cover them, and chain_merge into the zeroed
+   * moments (2) of the layer. `shared` is the trial's workspace, `own` the thread's, perhaps the
+   * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics. */
+  void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
+  void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
+  int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, size_t layer,
+                           size_t first, size_t last, ic_unit *units, ic_moments *part, float *y,
+                           void *shared, void *own, const volatile int32_t *cancel);
+  int (*chain_columns_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, size_t layer,
+                           size_t first, size_t last, ic_unit *units, ic_moments *part, double *y,
+                           void *shared, void *own, const volatile int32_t *cancel);
+  void (*chain_merge)(const ic_unit *units, size_t n, size_t batch, const ic_moments *parts,
+                      size_t n_parts, ic_moments *);
   /* p (rows, n) or NULL, may be z itself; statistics (rows, IC_ROW_STATISTICS) or NULL */
   void (*softmax_f32)(const float *z, float *p, double *statistics, const ic_softmax_rows *);
   void (*softmax_f64)(const double *z, double *p, double *statistics, const ic_softmax_rows *);

@@ -26,20 +26,22 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
   k->philox = philox;
   k->draw_f32 = draw_f32;
   k->draw_f64 = draw_f64;
+  k->draw_f16 = draw_f16;
+  k->draw_bf16 = draw_bf16;
 }
 
 #elif defined(IC_DENSE)
 
 #include "exact_sum.h"
 #include "simd/elementary.h"
-#define IC_REAL f32
+#define IC_REAL f64
 #include "activations.h"
 #include "moments.h"
 #include "matmul.h"
 #include "chain.h"
 #include "softmax.h"
 #undef IC_REAL
-#define IC_REAL f64
+#define IC_REAL f32
 #include "activations.h"
 #include "moments.h"
 #include "matmul.h"
@@ -57,6 +59,11 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->chain_f64 = chain_f64;
   k->chain_workspace_f32 = chain_workspace_f32;
   k->chain_workspace_f64 = chain_workspace_f64;
+  k->chain_input_f32 = chain_input_f32;
+  k->chain_input_f64 = chain_input_f64;
+  k->chain_columns_f32 = chain_columns_f32;
+  k->chain_columns_f64 = chain_columns_f64;
+  k->chain_merge = chain_merge;
   k->softmax_f32 = softmax_f32;
   k->softmax_f64 = softmax_f64;
   k->softmax_backward_f32 = softmax_backward_f32;

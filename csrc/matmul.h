@@ -21,25 +21,35 @@
 #define IC_EACH_ROW(r) \
   IC_UNROLL_ALL for (int r = 0; r < IC_TILE_ROWS; r++) \
     if (r < rows)
+#define IC_EACH_PANEL(p) \
+  IC_UNROLL_ALL for (int p = 0; p < IC_TILE_PANELS; p++) \
+    if (p < panels)
 #endif
 
 #define IC_TILE_ROWS IC_GLUE(IC_TILE_ROWS_, IC_REAL)
+#define IC_TILE_PANELS IC_GLUE(IC_TILE_PANELS_, IC_REAL)
 #define IC_TILE_VECTOR IC_GLUE(IC_TILE_VECTOR_, IC_REAL)
 #define IC_TILE_LANES (int)(sizeof(IC_TILE_VECTOR) / sizeof(real))
 #define T(op) IC_JOIN(IC_GLUE(IC_TILE_, IC_REAL), op)
 _Static_assert(IC_TILE_ROWS <= 16, "multiply's switch has tiles of up to 16 rows");
 
-/* One tile: `rows` (a constant) rows of W and IC_TILE_LANES lanes of a panel. The accumulators must
- * stay in registers: look at the assembly after any change. `next` are the next tile's rows. */
-IC_INLINE void R(tile)(const int rows, const real *w, ptrdiff_t stride, const real *next, size_t n,
-                       const real *bias, const real *x, real *y) {
-  IC_TILE_VECTOR sum[IC_TILE_ROWS];
-  IC_EACH_ROW(r) sum[r] = T(zero)();
+/* One tile: `rows` rows of W and IC_TILE_LANES lanes of each of `panels` panels, both constants.
+ * The accumulators must stay in registers: look at the assembly after any change. `next` are the
+ * next tile's rows. */
+IC_INLINE void R(tile)(const int rows, const int panels, const real *w, ptrdiff_t stride,
+                       const real *next, size_t n, const real *bias, const real *x,
+                       ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
+  IC_TILE_VECTOR sum[IC_TILE_ROWS][IC_TILE_PANELS];
+  IC_EACH_ROW(r) IC_EACH_PANEL(p) sum[r][p] = T(zero)();
   size_t k = 0;
 #define IC_STEP(k) \
   do { \
-    const IC_TILE_VECTOR v = T(load)(x + 16 * (k)); \
-    IC_EACH_ROW(r) sum[r] = T(fma)(T(set)(w[r * stride + (ptrdiff_t)(k)]), v, sum[r]); \
+    IC_TILE_VECTOR v[IC_TILE_PANELS]; \
+    IC_EACH_PANEL(p) v[p] = T(load)(x + p * x_panel + 16 * (ptrdiff_t)(k)); \
+    IC_EACH_ROW(r) { \
+      const IC_TILE_VECTOR weight = T(set)(w[r * stride + (ptrdiff_t)(k)]); \
+      IC_EACH_PANEL(p) sum[r][p] = T(fma)(weight, v[p], sum[r][p]); \
+    } \
   } while (0)
   for (; k + 16 <= n; k += 16) {
     IC_EACH_ROW(r) { /* into the second level: long rows would push these ones out of the first */
@@ -50,8 +60,38 @@ IC_INLINE void R(tile)(const int rows, const real *w, ptrdiff_t stride, const re
   }
   for (; k < n; k++) IC_STEP(k);
 #undef IC_STEP
-  if (bias) IC_EACH_ROW(r) sum[r] = T(add)(sum[r], T(set)(bias[r]));
-  IC_EACH_ROW(r) T(store)(y + 16 * r, sum[r]);
+  if (bias)
+    IC_EACH_ROW(r) IC_EACH_PANEL(p) sum[r][p] = T(add)(sum[r][p], T(set)(bias[r]));
+  IC_EACH_ROW(r) IC_EACH_PANEL(p) T(store)(y + p * y_panel + 16 * r, sum[r][p]);
+}
+
+/* `panels` panels, a constant, at once. */
+IC_INLINE void R(multiply_panels)(const int panels, const real *w, ptrdiff_t stride, size_t rows,
+                                  size_t n, const real *bias, const real *x, ptrdiff_t x_panel,
+                                  real *y, ptrdiff_t y_panel) {
+  /* as few tiles as will do, as equal as can be: no thin tile is left over to wait for its fmas */
+  const size_t tiles = (rows + IC_TILE_ROWS - 1) / IC_TILE_ROWS;
+  const size_t least = tiles ? rows / tiles : 0, smaller = tiles ? tiles - rows % tiles : 0;
+  const real *row = w;
+  for (size_t t = 0; t < tiles; t++) {
+    const size_t count = least + (t >= smaller);
+    const real *after = row + (ptrdiff_t)count * stride, *next = t + 1 < tiles ? after : w;
+#define IC_CASE(r) \
+  case r: \
+    if (r <= IC_TILE_ROWS) \
+      R(tile)(r <= IC_TILE_ROWS ? r : 1, panels, row, stride, next, n, bias, x + lane, x_panel, \
+              y + lane, y_panel); \
+    break;
+    for (int lane = 0; lane < 16; lane += IC_TILE_LANES) switch (count) {
+        IC_CASE(1) IC_CASE(2) IC_CASE(3) IC_CASE(4) IC_CASE(5) IC_CASE(6) IC_CASE(7) IC_CASE(8)
+        IC_CASE(9) IC_CASE(10) IC_CASE(11) IC_CASE(12) IC_CASE(13) IC_CASE(14) IC_CASE(15)
+        IC_CASE(16)
+      }
+#undef IC_CASE
+    row = after;
+    y += 16 * count;
+    if (bias) bias += count;
+  }
 }
 
 /* Domain: any values; W (rows, n) with rows `stride` elements apart, bias (rows) or NULL, x and y
@@ -61,31 +101,13 @@ IC_INLINE void R(tile)(const int rows, const real *w, ptrdiff_t stride, const re
 static void R(multiply)(const real *w, ptrdiff_t stride, size_t rows, size_t n, const real *bias,
                         const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
                         size_t panels) {
-  /* as few tiles as will do, as equal as can be: no thin tile is left over to wait for its fmas */
-  const size_t tiles = (rows + IC_TILE_ROWS - 1) / IC_TILE_ROWS;
-  const size_t least = tiles ? rows / tiles : 0, smaller = tiles ? tiles - rows % tiles : 0;
-  for (size_t p = 0; p < panels; p++, x += x_panel, y += y_panel) {
-    const real *row = w, *b = bias;
-    real *out = y;
-    for (size_t t = 0; t < tiles; t++) {
-      const size_t count = least + (t >= smaller);
-      const real *after = row + (ptrdiff_t)count * stride, *next = t + 1 < tiles ? after : w;
-#define IC_CASE(r) \
-  case r: \
-    if (r <= IC_TILE_ROWS) \
-      R(tile)(r <= IC_TILE_ROWS ? r : 1, row, stride, next, n, b, x + lane, out + lane); \
-    break;
-      for (int lane = 0; lane < 16; lane += IC_TILE_LANES) switch (count) {
-          IC_CASE(1) IC_CASE(2) IC_CASE(3) IC_CASE(4) IC_CASE(5) IC_CASE(6) IC_CASE(7) IC_CASE(8)
-          IC_CASE(9) IC_CASE(10) IC_CASE(11) IC_CASE(12) IC_CASE(13) IC_CASE(14) IC_CASE(15)
-          IC_CASE(16)
-        }
-#undef IC_CASE
-      row = after;
-      out += 16 * count;
-      if (b) b += count;
-    }
+  for (; panels >= IC_TILE_PANELS; panels -= IC_TILE_PANELS) {
+    R(multiply_panels)(IC_TILE_PANELS, w, stride, rows, n, bias, x, x_panel, y, y_panel);
+    x += IC_TILE_PANELS * x_panel;
+    y += IC_TILE_PANELS * y_panel;
   }
+  for (; IC_TILE_PANELS > 1 && panels; panels--, x += x_panel, y += y_panel)
+    R(multiply_panels)(1, w, stride, rows, n, bias, x, x_panel, y, y_panel);
 }
 
 #undef T

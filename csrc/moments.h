@@ -15,20 +15,55 @@
 #include <math.h>
 #include <string.h>
 
-/* Units in flight at once: the divisions of their merging are one vector's. */
+/* Units at once: what takes divisions, means and the weights of a merge, is one vector's. */
 enum { IC_UNIT_BLOCK = 16 };
 
-/* b/n and a*b/n for the next units of `batch` values merged into `count` values. */
-typedef struct {
-  double share[IC_UNIT_BLOCK], weight[IC_UNIT_BLOCK];
-} ic_merge;
-
-static inline void merge_weights(ic_merge *merge, double count, double batch) {
+/* Merges `n` units of `batch` values, units[u * states + s], into m[s]; their counts are equal. The
+ * recurrences of all states run side by side: each waits for itself alone. */
+IC_INLINE void merge_units(const ic_unit *units, const int states, size_t n, size_t batch,
+                           ic_moments *m) {
   static const double index[IC_UNIT_BLOCK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const f64x16 b = f64_set(batch), a = f64_fma(f64_load(index), b, f64_set(count));
-  const f64x16 n = f64_add(a, b);
-  f64_store(merge->share, f64_div(b, n));
-  f64_store(merge->weight, f64_div(f64_mul(a, b), n));
+  double share[IC_UNIT_BLOCK], weight[IC_UNIT_BLOCK], mean[2], m2[2];
+  for (int s = 0; s < states; s++) { /* nothing to differ from yet, and d*d might overflow */
+    const int first = m[s].count == 0 && units[s].mean - units[s].mean == 0;
+    mean[s] = first ? units[s].mean : m[s].mean;
+    m2[s] = m[s].m2;
+  }
+  const f64x16 b = f64_set((double)batch);
+  for (size_t u = 0; u < n; u += IC_UNIT_BLOCK, units += IC_UNIT_BLOCK * states) {
+    const int block = n - u < IC_UNIT_BLOCK ? (int)(n - u) : IC_UNIT_BLOCK;
+    const double before = m->count + (double)u * (double)batch;
+    const f64x16 a = f64_fma(f64_load(index), b, f64_set(before)), total = f64_add(a, b);
+    f64_store(share, f64_div(b, total));
+    f64_store(weight, f64_div(f64_mul(a, b), total));
+    for (int i = 0; i < block; i++)
+      for (int s = 0; s < states; s++) {
+        const double d = units[i * states + s].mean - mean[s];
+        mean[s] = fma(d, share[i], mean[s]);
+        m2[s] = m2[s] + fma(d * d, weight[i], units[i * states + s].m2);
+      }
+  }
+  for (int s = 0; s < states; s++) {
+    m[s].mean = mean[s];
+    m[s].m2 = m2[s];
+    m[s].count += (double)n * (double)batch;
+  }
+}
+
+/* Domain: units (n, 2) of `batch` values, and the parts (n_parts, 2) of the ranges they came in; n
+ * and batch > 0. Max error: as `moments`. Determinism: the ranges do not change a bit. */
+static void chain_merge(const ic_unit *units, size_t n, size_t batch, const ic_moments *parts,
+                        size_t n_parts, ic_moments *m) {
+  const ic_fpmode mode = fpmode_enter();
+  merge_units(units, 2, n, batch, m);
+  for (size_t i = 0; i < 2 * n_parts; i++) {
+    ic_moments *sum = m + i % 2;
+    if (parts[i].abs_max > sum->abs_max) sum->abs_max = parts[i].abs_max;
+    sum->zeros += parts[i].zeros;
+    sum->saturated += parts[i].saturated;
+    sum->nonfinite += parts[i].nonfinite;
+  }
+  fpmode_leave(mode);
 }
 #endif
 
@@ -39,84 +74,85 @@ static inline void merge_weights(ic_merge *merge, double count, double batch) {
 typedef struct {
   vreal abs_max;
   vbits zeros;
-} R(ic_lanes);
+} R(ic_common);
 
-IC_INLINE double R(unit_sum)(const real *x, ptrdiff_t panel, size_t batch, R(ic_lanes) * lanes) {
-  const size_t full = batch / 16;
+IC_INLINE f64x16 R(unit_sum)(const real *x, ptrdiff_t panel, size_t batch, f64x16 one,
+                             R(ic_common) * common) {
   const int rest = (int)(batch % 16);
   f64x16 sum = f64_zero();
-  vreal abs_max = lanes->abs_max;
-  vbits zeros = lanes->zeros;
-  for (size_t p = 0; p < full; p++, x += panel) {
+  vreal abs_max = common->abs_max;
+  vbits zeros = common->zeros;
+  for (size_t p = 0; p < batch / 16; p++, x += panel) {
     const vreal v = V(load)(x);
-    sum = f64_add(sum, IC_LOAD_WIDE(x));
-    abs_max = V(max)(V(abs)(v), abs_max);
+    sum = f64_fma_add(IC_LOAD_WIDE(x), one, sum);
+    abs_max = V(abs_max)(v, abs_max);
     zeros = U(count)(zeros, V(eq)(v, V(zero)()));
   }
   if (rest) { /* the missing lanes load as +0, which changes neither a sum nor a maximum */
     const vreal v = V(load_first)(x, rest);
     sum = f64_add(sum, IC_WIDEN(v));
-    abs_max = V(max)(V(abs)(v), abs_max);
+    abs_max = V(abs_max)(v, abs_max);
     zeros = U(count)(zeros, M(and)(M(first)(rest), V(eq)(v, V(zero)())));
   }
-  lanes->abs_max = abs_max;
-  lanes->zeros = zeros;
-  return f64_fold_add(sum);
+  common->abs_max = abs_max;
+  common->zeros = zeros;
+  return sum;
 }
 
-IC_INLINE double R(unit_m2)(const real *x, ptrdiff_t panel, size_t batch, double mean) {
-  const size_t full = batch / 16;
+IC_INLINE f64x16 R(unit_m2)(const real *x, ptrdiff_t panel, size_t batch, f64x16 one,
+                            double mean) {
   const int rest = (int)(batch % 16);
-  const f64x16 center = f64_set(mean);
+  const f64x16 minus_mean = f64_set(-mean);
   f64x16 m2 = f64_zero();
-  for (size_t p = 0; p < full; p++, x += panel) {
-    const f64x16 d = f64_sub(IC_LOAD_WIDE(x), center);
+  for (size_t p = 0; p < batch / 16; p++, x += panel) {
+    const f64x16 d = f64_half_fma_add(IC_LOAD_WIDE(x), one, minus_mean);
     m2 = f64_fma(d, d, m2);
   }
   if (rest) {
-    f64x16 d = f64_sub(IC_WIDEN(V(load_first)(x, rest)), center);
+    f64x16 d = f64_add(IC_WIDEN(V(load_first)(x, rest)), minus_mean);
     d = f64_select(m64_first(rest), d, f64_zero());
     m2 = f64_fma(d, d, m2);
   }
-  return f64_fold_add(m2);
+  return m2;
 }
 
-static double R(unit_nonfinite)(const real *x, ptrdiff_t panel, size_t batch) {
+/* Counts the values that are not finite, value by value; *abs_max passes over NaN. */
+static double R(unit_nonfinite)(const real *x, ptrdiff_t panel, size_t batch, double *abs_max) {
   size_t n = 0;
   for (size_t b = 0; b < batch; b++) {
-    const real v = x[(ptrdiff_t)(b / 16) * panel + (ptrdiff_t)(b % 16)];
+    const double v = (double)x[(ptrdiff_t)(b / 16) * panel + (ptrdiff_t)(b % 16)];
+    if (fabs(v) > *abs_max) *abs_max = fabs(v);
     n += !(v - v == 0);
   }
   return (double)n;
 }
 
-/* Merges 1 <= units <= IC_UNIT_BLOCK units of 1 <= batch < 2^32 values. */
+/* Of 1 <= units <= IC_UNIT_BLOCK units of 1 <= batch < 2^32 values: what a merge wants of unit u to
+ * out[u * states], what needs no order into m. */
 static void R(moments_block)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int units,
-                             size_t batch, const ic_merge *merge, ic_moments *m) {
-  double means[IC_UNIT_BLOCK] = {0};
-  R(ic_lanes) lanes = {V(zero)(), U(set)(0)};
+                             size_t batch, ic_unit *out, int states, ic_moments *m) {
+  _Alignas(64) double lanes[16 * IC_UNIT_BLOCK], means[IC_UNIT_BLOCK], m2[IC_UNIT_BLOCK];
+  R(ic_common) common = {V(zero)(), U(set)(0)};
+  const f64x16 one = f64_one();
+  for (int u = units; u < IC_UNIT_BLOCK; u++) f64_store(lanes + 16 * u, f64_zero());
   for (int u = 0; u < units; u++)
-    means[u] = R(unit_sum)(x + u * unit, panel, batch, &lanes) / (double)batch;
+    f64_store(lanes + 16 * u, R(unit_sum)(x + u * unit, panel, batch, one, &common));
+  f64_store(means, f64_div(f64_fold_rows(lanes), f64_set((double)batch)));
+  for (int u = 0; u < units; u++)
+    f64_store(lanes + 16 * u, R(unit_m2)(x + u * unit, panel, batch, one, means[u]));
+  f64_store(m2, f64_fold_rows(lanes));
 
-  /* the first unit of all has nothing to differ from; d*d might overflow against its zero weight */
-  const int first = m->count == 0 && means[0] - means[0] == 0;
-  double mean = first ? means[0] : m->mean, m2 = m->m2;
+  int finite = 1; /* a unit with a value that is not finite has no finite mean */
   for (int u = 0; u < units; u++) {
-    const double unit_m2 = R(unit_m2)(x + u * unit, panel, batch, means[u]);
-    const double d = means[u] - mean;
-    mean = fma(d, merge->share[u], mean);
-    m2 = m2 + fma(d * d, merge->weight[u], unit_m2);
+    out[u * states] = (ic_unit){means[u], m2[u]};
+    finite &= means[u] - means[u] == 0;
   }
-  m->mean = mean;
-  m->m2 = m2;
-  m->count += (double)units * (double)batch;
-
-  const double abs_max = (double)V(fold_max)(lanes.abs_max);
+  double abs_max = finite ? (double)V(fold_max)(common.abs_max) : 0;
+  if (!finite)
+    for (int u = 0; u < units; u++)
+      m->nonfinite += R(unit_nonfinite)(x + u * unit, panel, batch, &abs_max);
   if (abs_max > m->abs_max) m->abs_max = abs_max;
-  m->zeros += (double)U(total)(lanes.zeros);
-  /* a unit with a non-finite value has no finite mean, and there is seldom one to look at */
-  for (int u = 0; u < units; u++)
-    if (!(means[u] - means[u] == 0)) m->nonfinite += R(unit_nonfinite)(x + u * unit, panel, batch);
+  m->zeros += (double)U(total)(common.zeros);
 }
 
 /* Domain: any x (units, batch), NaN and infinities included; batch < 2^32. Max error: of the
@@ -126,9 +162,9 @@ static void R(moments)(const real *x, size_t units, size_t batch, ic_moments *m)
   const ic_fpmode mode = fpmode_enter();
   for (size_t u = 0; u < units; u += IC_UNIT_BLOCK) {
     const int block = units - u < IC_UNIT_BLOCK ? (int)(units - u) : IC_UNIT_BLOCK;
-    ic_merge merge;
-    merge_weights(&merge, m->count, (double)batch);
-    R(moments_block)(x + u * batch, (ptrdiff_t)batch, 16, block, batch, &merge, m);
+    ic_unit found[IC_UNIT_BLOCK];
+    R(moments_block)(x + u * batch, (ptrdiff_t)batch, 16, block, batch, found, 1, m);
+    merge_units(found, 1, (size_t)block, batch, m);
   }
   fpmode_leave(mode);
 }

@@ -8,8 +8,9 @@ import numpy as np
 
 from initcore import _core
 from initcore.reference.moments import FIELDS
-from initcore.reference.sampling import CONSTANT, NORMAL, UNIFORM
+from initcore.reference.sampling import CONSTANT, NORMAL, TRUNCATED_NORMAL, UNIFORM
 from initcore.reference.softmax import STATISTICS
+from initcore.truncation import truncation
 
 ACTIVATION_NAMES = """
 linear relu leaky_relu tanh sigmoid elu selu gelu gelu_tanh silu mish softplus softsign erf sin
@@ -22,6 +23,7 @@ EDGES = (0, 1, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 257)
 # Widths and batches on both sides of a vector and of a block of rows.
 SMALL = (1, 7, 15, 17, 63, 65)
 INFINITE = (-np.inf, np.inf)
+HALVES = {"float16": _core.FLOAT16, "bfloat16": _core.BFLOAT16}
 
 
 def philox(kernels, first, stream, key, n=1):
@@ -32,10 +34,16 @@ def philox(kernels, first, stream, key, n=1):
 
 def draw(
     kernels, n, *, first=0, seed=0, stream=0, kind=NORMAL, scale=1.0, shift=0.0,
-    bounds=INFINITE, dtype="float32",
+    bounds=INFINITE, dtype="float32", interval=(-2.0, 2.0), stride=0,
 ):  # fmt: skip
-    out = np.empty(n, dtype=dtype)
-    kernels.draw(out, first, seed, stream, kind, scale, shift, *bounds)
+    """n elements, or with n = (rows, columns) as many of each row; halves come as their bits.
+    interval: of a truncated normal, in standard deviations."""
+    half = HALVES.get(dtype, 0) if isinstance(dtype, str) else 0
+    out = np.empty(n, dtype=np.uint16 if half else dtype)
+    extra = (truncation(*interval),) if kind == TRUNCATED_NORMAL else ()
+    kernels.draw(
+        out, first, seed, stream, kind, scale, shift, *bounds, *extra, stride=stride, half=half
+    )
     return out
 
 
@@ -45,6 +53,10 @@ def normal(kernels, n, **where):
 
 def uniform(kernels, n, **where):
     return draw(kernels, n, kind=UNIFORM, **where)
+
+
+def truncated(kernels, n, interval, **where):
+    return draw(kernels, n, kind=TRUNCATED_NORMAL, interval=interval, **where)
 
 
 def constant(kernels, n, value, **where):
@@ -82,6 +94,27 @@ def run_chain(kernels, spec, trial=0, n_trials=1, y_shape=None):
     workspace = np.empty(kernels.chain_workspace(chain), dtype=np.uint8)
     finished = kernels.chain(chain, trial, n_trials, states, y, workspace, np.zeros(1, np.int32))
     assert finished
+    return states, y
+
+
+def run_columns(kernels, spec, cuts, trial=0, y_shape=None):
+    """(states, y) of one trial in pieces: `cuts` are the ranges of a layer's outputs, in the order
+    in which they are computed, as fractions."""
+    dtype, _, batch, widths, *_ = spec
+    chain = _core.Chain(*spec)
+    states = np.zeros((len(widths) - 1, 2, len(FIELDS)))
+    y = None if y_shape is None else np.empty(y_shape, dtype=dtype)
+    shared, own = (np.full(kernels.chain_workspace(chain), 255, np.uint8) for _ in range(2))
+    kernels.chain_input(chain, trial, shared)
+    for layer, n_out in enumerate(widths[1:]):
+        units = np.full((n_out, 2, 2), np.nan)
+        parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
+        for part, (first, last) in zip(parts, cuts, strict=True):
+            assert kernels.chain_columns(
+                chain, trial, layer, int(first * n_out), int(last * n_out), units, part, y,
+                shared, own, np.zeros(1, np.int32),
+            )  # fmt: skip
+        kernels.chain_merge(units, batch, parts, states[layer])
     return states, y
 
 

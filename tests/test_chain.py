@@ -24,6 +24,7 @@ from kernel_calls import (
     layer_codes,
     moments,
     run_chain,
+    run_columns,
     same_bits,
     unaligned,
 )
@@ -251,6 +252,82 @@ def test_a_cancelled_chain_says_so(kernels, rng):
     workspace = np.empty(kernels.chain_workspace(built), np.uint8)
     states = np.empty((1000, 2, 2, 7))
     assert not kernels.chain(built, 0, 1000, states, None, workspace, np.ones(1, np.int32))
+
+
+# --- columns ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cuts", [
+    [(0, 1)], [(0, 0.5), (0.5, 1)], [(0.37, 1), (0, 0.05), (0.05, 0.05), (0.05, 0.37)],
+    [(i / 7, (i + 1) / 7) for i in range(7)],
+])  # fmt: skip
+@pytest.mark.parametrize(("batch", "widths"), [
+    (1, [1, 1, 1]), (7, [15, 17, 63]), (50, [65, 121, 33]), (16, [130, 1100, 20]), (65, [16] * 3),
+])  # fmt: skip
+def test_columns_add_up_to_the_trial(every_isa, batch, widths, cuts, dtype):
+    """Wherever a layer's outputs are cut, the outputs and the statistics keep their bits."""
+    for names in (["relu", "gelu"], ["tanh", "relu2"]):
+        spec, _ = drawn_spec(dtype, 7, batch, widths, names)
+        shape = (batch, widths[-1])
+        for kernels in every_isa:
+            states, y = run_chain(kernels, spec, 3, y_shape=shape)
+            in_pieces, pieces_y = run_columns(kernels, spec, cuts, 3, y_shape=shape)
+            assert same_bits(pieces_y, y)
+            assert same_bits(in_pieces, states[0])
+
+
+def test_columns_of_given_arrays_and_special_values(every_isa, dtype):
+    """Stored sources are read in place; NaN and infinities are counted in their own part."""
+    x, weights, biases = operands(np.random.default_rng(3), 33, [9, 50, 21], dtype)
+    x[3, 4], weights[0][7] = np.nan, 0
+    codes = layer_codes(["relu", "linear"], [0.05, np.nan])
+    spec = (dtype.name, 0, 33, [9, 50, 21], codes, x, weights, [biases[0], None])
+    for kernels in every_isa:
+        states, y = run_chain(kernels, spec, y_shape=(33, 21))
+        in_pieces, pieces_y = run_columns(kernels, spec, [(0.3, 1), (0, 0.3)], y_shape=(33, 21))
+        assert same_bits(pieces_y, y)
+        assert same_bits(in_pieces, states[0])
+
+
+@pytest.fixture
+def always_shared(monkeypatch):
+    """Threads share trials however small the layers are."""
+    from initcore.kernels import chain as module
+
+    monkeypatch.setattr(module, "_SHARED_PRODUCTS", 0)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_threads_that_share_a_trial_change_no_bit(always_shared, rng, threads, dtype):
+    x, weights, biases = operands(rng, 19, [11, 40, 5, 23], dtype)
+    for arguments in ((x, weights, biases), (np.stack([x, x[::-1]]), weights, biases)):
+        y, layers = ic.chain(*arguments, activation="tanh", threads=1)
+        again, shared = ic.chain(*arguments, activation="tanh", threads=threads)
+        without, _ = ic.chain(*arguments, activation="tanh", threads=threads, stats=False)
+        assert same_bits(again, y)
+        assert same_bits(without, y)
+        for one, other in ((layers.pre, shared.pre), (layers.post, shared.post)):
+            for field in ("mean", "variance", "abs_max", "zero_fraction", "saturated_fraction"):
+                assert same_bits(getattr(one, field), getattr(other, field))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_threads_that_share_trials_of_an_experiment(always_shared, threads):
+    spec = {"widths": [30, 50, 7], "bias": "normal(0.1)", "activation": ["gelu", "relu"], "seed": 4}
+    one = ic.propagate(**spec, trials=range(5, 7), threads=1)
+    assert ic.propagate(**spec, trials=range(5, 7), threads=threads).equals(one)
+
+
+def test_a_shared_trial_can_be_cancelled(rng):
+    from initcore import _core
+    from initcore.kernels.chain import run_shared
+
+    spec, _ = drawn_spec(np.dtype("float32"), 0, 16, [64, 64, 64], ["relu", "relu"])
+    kernels, built = _core.default(), _core.Chain(*spec)
+    workspaces = [np.empty(kernels.chain_workspace(built), np.uint8) for _ in range(2)]
+    cancel = np.ones(1, np.int32)
+    arguments = (spec[3], 16, 0, np.zeros((2, 2, 7)), None, workspaces, cancel)
+    assert not run_shared(kernels, built, *arguments)
 
 
 # --- the public function ---------------------------------------------------------------------

@@ -14,13 +14,30 @@ from initcore.reference import sampling as reference
 from initcore.reference import ulps
 from initcore.reference.matmul import fma
 from initcore.reference.philox import counter_of
-from initcore.reference.sampling import NORMAL, UNIFORM
-from initcore.reference.tolerances import NORMAL_FLOOR, NORMAL_ULPS
-from kernel_calls import EDGES, constant, draw, normal, same_bits, sha256, unaligned, uniform
+from initcore.reference.sampling import CONSTANT, NORMAL, TRUNCATED_NORMAL, UNIFORM
+from initcore.reference.tolerances import (
+    NORMAL_FLOOR,
+    NORMAL_ULPS,
+    TRUNCATED_FLOOR,
+    TRUNCATED_ULPS,
+)
+from initcore.truncation import FARTHEST, truncation
+from kernel_calls import (
+    EDGES,
+    HALVES,
+    constant,
+    draw,
+    normal,
+    same_bits,
+    sha256,
+    truncated,
+    unaligned,
+    uniform,
+)
 
 # Elements where 32-bit indices or block counters would wrap, in either dtype, and far out.
 FAR = (2**31 - 4, 2**32 - 4, 2**33 + 5, 2**34 - 4, 2**36 - 9, 2**37 - 9, 2**40 + 1, 2**62 + 3)
-KINDS = (UNIFORM, NORMAL)
+KINDS = (UNIFORM, NORMAL, TRUNCATED_NORMAL)
 
 WORD64 = st.integers(0, 2**64 - 1)
 DTYPES = st.sampled_from(["float32", "float64"])
@@ -173,6 +190,275 @@ def test_normal_is_scaled_by_one_fma(kernels, dtype, scale, shift):
     assert same_bits(value, fma(z, real(scale), real(shift), dtype))
 
 
+# --- truncated normals -----------------------------------------------------------------------
+
+INF = math.inf
+INTERVALS = [
+    (-1, 1), (-2, 2), (-2.3, 2.3), (-3, 3), (-8, 8), (-INF, INF), (0, INF), (-INF, 0), (-INF, 1),
+    (-INF, -2), (-0.3, 4), (-4, 0.3), (1, 2), (1, 1.001), (-3, -2.5), (-1e-3, 2e-3), (5.25, 1e6),
+    (9, INF), (10, 11), (-11, -10), (30, INF), (-INF, -FARTHEST),
+]  # fmt: skip
+# Every power of two and its neighbours: 0, 1, 2^31 ± 1 and 2^32 − 1 are among them.
+WORDS = sorted({(2**k + d) % 2**32 for k in range(33) for d in (-1, 0, 1)})
+
+
+def begins(interval):
+    """How far from the mean: what the reference's time grows with."""
+    a, b = interval
+    return max(a, -b, 0.0)
+
+
+def upper_tail(x):
+    return math.erfc(x / math.sqrt(2)) / 2
+
+
+def exact_moments(a, b):
+    """Mean and variance of the standard normal on (a, b), by quadrature of 400 panels."""
+    a, b = max(a, min(b, -5.0) - 4), min(b, max(a, 5.0) + 4)
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    edges = np.linspace(a, b, 401)
+    half = (edges[1:] - edges[:-1])[:, None] / 2
+    x = (edges[:-1, None] + half) + half * nodes
+    nearest = min(abs(a), abs(b)) if a * b > 0 else 0.0
+    density = weights * half * np.exp((nearest**2 - x * x) / 2)
+    mean = np.sum(density * x) / np.sum(density)
+    return mean, np.sum(density * (x - mean) ** 2) / np.sum(density)
+
+
+@pytest.mark.parametrize("interval", INTERVALS)
+def test_truncated_normal_is_the_inverse_cdf(kernels, interval, dtype):
+    n = 4 if begins(interval) > 20 else 200
+    x = truncated(kernels, n, interval, seed=21, stream=22, dtype=dtype)
+    exact = reference.truncated_normal(0, n, 21, 22, interval, dtype)
+    assert np.max(ulps(x, exact, floor=TRUNCATED_FLOOR)) <= TRUNCATED_ULPS[dtype.name]
+
+
+@given(dtype=DTYPES, first=st.sampled_from(FAR), middle=st.floats(-8, 8), width=st.floats(1e-3, 9))
+def test_truncated_normal_anywhere(kernels, dtype, first, middle, width):
+    interval = (middle - width / 2, middle + width / 2)
+    x = truncated(kernels, 20, interval, first=first, seed=5, dtype=dtype)
+    exact = reference.truncated_normal(first, 20, 5, 0, interval, dtype)
+    assert np.max(ulps(x, exact, floor=TRUNCATED_FLOOR)) <= TRUNCATED_ULPS[dtype]
+
+
+@pytest.mark.parametrize("interval", INTERVALS)
+def test_float32_truncated_normal_of_a_word(kernels, interval):
+    """Right at every kind of word, rising with it, and never at or beyond a bound."""
+    low = float(np.nextafter(np.float32(interval[0]), np.float32(np.inf)))
+    high = float(np.nextafter(np.float32(interval[1]), np.float32(-np.inf)))
+    values, exact = [], []
+    for word in WORDS:
+        where = place((word, 1, 2, 3), "float32")
+        raw = truncated(kernels, 1, interval, **where)
+        values.append(raw[0])
+        if begins(interval) < 20:
+            first, rest = where.pop("first"), where
+            exact.append(
+                reference.truncated_normal(first, 1, **rest, interval=interval, dtype="float32")[0]
+            )
+            clamped = truncated(kernels, 1, interval, first=first, **rest, bounds=(low, high))[0]
+            assert interval[0] < clamped < interval[1]
+    values = np.array(values)
+    if exact:
+        assert np.max(ulps(values, exact, floor=TRUNCATED_FLOOR)) <= TRUNCATED_ULPS["float32"]
+    floor = np.spacing(np.maximum(np.abs(values), np.float32(TRUNCATED_FLOOR)))
+    assert np.all(np.diff(values) >= -2 * TRUNCATED_ULPS["float32"] * floor[1:])
+    assert np.all(np.diff(values[:: len(values) // 8]) >= 0)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("value", [0, 2048, 2**63 - 2048, 2**63, 2**63 + 2048, 2**64 - 1])
+@pytest.mark.parametrize("interval", [(-2, 2), (-8, 8), (-INF, INF), (9, INF), (-INF, 1)])
+def test_float64_truncated_normal_of_two_words(kernels, interval, value, row):
+    pair, other = (value >> 32, value & 0xFFFFFFFF), (17, 18)
+    where = place(pair + other if row == 0 else other + pair, "float64", row)
+    x = truncated(kernels, 1, interval, dtype="float64", **where)
+    first, rest = where.pop("first"), where
+    exact = reference.truncated_normal(first, 1, **rest, interval=interval, dtype="float64")
+    assert np.max(ulps(x, exact, floor=TRUNCATED_FLOOR)) <= TRUNCATED_ULPS["float64"]
+
+
+@pytest.mark.parametrize("interval", INTERVALS)
+def test_truncated_normal_mirrors(kernels, interval, dtype):
+    """(−b, −a) at the complements of the words is the mirror image (in float64 bit for bit)."""
+    a, b = interval
+    word = 0x12345678
+    for w in (0, word, 2**31):
+        quad = (w, w ^ 0x5555, 3, 4)
+        mirror = tuple(2**32 - 1 - v for v in quad)
+        x = truncated(kernels, 1, (a, b), dtype=dtype, **place(quad, dtype))
+        y = truncated(kernels, 1, (-b, -a), dtype=dtype, **place(mirror, dtype))
+        if dtype == np.float64:
+            assert same_bits(x, -y)
+        assert ulps(x, -y, TRUNCATED_FLOOR)[0] <= TRUNCATED_ULPS[dtype.name]
+
+
+@pytest.mark.parametrize(
+    ("interval", "mean"),
+    [
+        ((10, 11), 10.0980684), ((-11, -10), -10.0980684), ((9, INF), 9.1085231),
+        ((5.25, 1e6), 5.4286554), ((-2, 2), 0.0), ((-INF, 0.5), None), ((-1, 3), None),
+    ],
+)  # fmt: skip
+def test_truncated_moments(kernels, interval, mean, dtype):
+    """scipy #2477, #13966, jax #10951: means of the far tails; and the variance."""
+    n = 1 << 14 if kernels.isa == "portable" else 1 << 18
+    x = truncated(kernels, n, interval, seed=8, dtype=dtype).astype(np.float64)
+    expected, variance = exact_moments(*interval)
+    if mean is not None:
+        assert expected == pytest.approx(mean, abs=6e-8)
+    within_5_sigma(np.mean(x), expected, math.sqrt(variance / n))
+    fourth = np.mean((x - expected) ** 4)
+    within_5_sigma(np.mean((x - expected) ** 2), variance, math.sqrt((fourth - variance**2) / n))
+
+
+def test_truncated_standard_deviations(kernels, dtype):
+    """keras #8048, torchtitan #3334, timm #1286: ±2 of the parent's σ leaves .87962566 of it."""
+    n = 1 << 14 if kernels.isa == "portable" else 1 << 18
+    for scale, std in [(0.02, 0.0175925), (0.02 / 0.87962566103423978, 0.02)]:
+        x = truncated(kernels, n, (-2, 2), scale=scale, seed=9, dtype=dtype).astype(np.float64)
+        assert np.max(np.abs(x)) <= 2 * scale * (1 + 1e-6)
+        within_5_sigma(np.std(x), std, std / math.sqrt(2 * n))
+
+
+@given(dtype=DTYPES, scale=st.floats(1e-30, 1e30), shift=st.floats(-1e30, 1e30))
+def test_truncated_normal_is_scaled_by_one_fma(kernels, dtype, scale, shift):
+    real = np.dtype(dtype).type
+    x = truncated(kernels, 70, (-1, 2), seed=3, dtype=dtype)
+    value = truncated(kernels, 70, (-1, 2), seed=3, scale=scale, shift=shift, dtype=dtype)
+    assert same_bits(value, fma(x, real(scale), real(shift), dtype))
+
+
+@pytest.mark.parametrize("interval", [(1, 1), (2, 1), (math.nan, 1), (0, math.nan), (INF, INF)])
+def test_an_empty_interval_is_refused(interval):
+    with pytest.raises(ValueError, match="lower < upper"):
+        truncation(*interval)
+
+
+@pytest.mark.parametrize("interval", [(37.5, 38), (-INF, -38), (1e9, INF)])
+def test_an_interval_beyond_reach_is_refused(interval):
+    with pytest.raises(ValueError, match="37"):
+        truncation(*interval)
+
+
+def test_truncation_is_that_of_the_normal():
+    """tail, slope, spread, centre and offset from erfc, in the middle where that is enough."""
+    low, high, *slopes, spread, centre, offset = truncation(-1.0, 3.0)
+    below, above = upper_tail(1.0), upper_tail(3.0)
+    assert (low, high) == pytest.approx((below, above), rel=1e-14)
+    assert [*slopes, spread] == pytest.approx([1 - below - above] * 3, rel=1e-14)
+    assert (centre, offset) == (pytest.approx((below - above) / 2, rel=1e-14), 0)
+
+
+# --- halves ------------------------------------------------------------------------------------
+
+
+def widened(bits, half):
+    """The float32 numbers that bits of a half mean."""
+    if half == "float16":
+        return bits.astype(np.uint16).view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("kind", [CONSTANT, *KINDS])
+@pytest.mark.parametrize("scale", [1.0, 3e-8, 1e-5, 2e4])
+def test_a_half_is_the_float32_number_rounded_once(kernels, half, kind, scale):
+    """Subnormal halves, ties to even and (here alone, for float16) overflow included."""
+    words = {"kind": kind, "scale": scale, "shift": scale / 3, "seed": 4, "first": 5}
+    for n in EDGES:
+        wide = draw(kernels, n, **words)
+        with np.errstate(over="ignore"):
+            half_bits = wide.astype(np.float16).view(np.uint16)
+        expected = half_bits if half == "float16" else reference.bfloat16(wide)
+        got = draw(kernels, n, dtype=half, **words)
+        assert got.dtype == np.uint16
+        assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_every_kind_of_half(kernels, half):
+    """Constants at, beside and halfway between halves, of every exponent and both signs."""
+    infinity = {"float16": 0x7C00, "bfloat16": 0x7F80}[half]
+    bits = np.arange(0, infinity, 29, dtype=np.uint16)
+    bits = np.concatenate([bits, bits[-1:] + np.uint16(1), [0, 1, 2, 0x3FF, 0x400, infinity - 1]])
+    for value, above in zip(widened(bits, half), widened(bits + 1, half), strict=True):
+        middle = np.float32((float(value) + float(above)) / 2)
+        middle = middle if np.isfinite(middle) else value
+        for wide in (value, middle, *np.nextafter(middle, np.float32([0, np.inf]))):
+            for signed in (wide, -wide):
+                got = draw(kernels, 1, kind=CONSTANT, shift=float(signed), dtype=half)
+                if half == "float16":
+                    with np.errstate(over="ignore"):
+                        expected = np.float16(signed).view(np.uint16)
+                else:
+                    expected = reference.bfloat16(np.array([signed], np.float32))[0]
+                assert got[0] == expected
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("kind", [UNIFORM, TRUNCATED_NORMAL])
+def test_a_half_stays_within_its_bounds(kernels, half, kind):
+    """The bounds are halves: what rounding would carry out of them is the next value inside."""
+    unit = 2.0**-10 if half == "float16" else 2.0**-7
+    bounds = (1.0 + unit, 2.0 - unit)  # of the open interval (1, 2)
+    bits = draw(
+        kernels, 5000, kind=kind, scale=0.5, shift=1.5, bounds=bounds, interval=(-1, 1), dtype=half
+    )
+    wide = widened(bits, half)
+    assert np.min(wide) == bounds[0]
+    assert np.max(wide) == bounds[1]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_instruction_set_draws_the_same_halves(every_isa, half, kind):
+    words = {"kind": kind, "seed": 1, "scale": 0.3, "shift": 7, "dtype": half}
+    for n in (*EDGES, 1000):
+        draws = [draw(k, n, first=5, **words) for k in every_isa]
+        assert all(np.array_equal(draws[0], other) for other in draws)
+
+
+def test_a_half_equals_the_reference(kernels):
+    for half in HALVES:
+        got = draw(kernels, 100, kind=UNIFORM, seed=6, stream=7, dtype=half)
+        expected = reference.draw(0, 100, 6, 7, UNIFORM, 1.0, 0.0, -INF, INF, half)
+        assert np.array_equal(got, expected)
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [CONSTANT, *KINDS])
+@pytest.mark.parametrize("dtype", ["float32", "float64", *HALVES])
+@pytest.mark.parametrize("columns", [0, 1, 7, 63, 64, 65, 200])
+def test_rows_are_runs_of_the_stream(kernels, kind, dtype, columns):
+    """Row r begins at element first + r·stride, which may pass 2^32 blocks and wrap at 2^64."""
+    for first, stride in [(3, 100), (2**38 - 70, 65), (5, 2**38 + 1), (2**64 - 9, 3), (7, 0)]:
+        words = {"kind": kind, "seed": 2, "stream": 3, "dtype": dtype, "shift": 0.25}
+        got = draw(kernels, (4, columns), first=first, stride=stride, **words)
+        for r, row in enumerate(got):
+            begin = (first + r * stride) % 2**64
+            expected = draw(kernels, columns, first=begin, **words)
+            assert np.array_equal(row.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.empty(4, np.int32), np.empty(4, np.uint16), np.empty((2, 2, 2), np.float32),
+        np.empty((4, 4), np.float32)[:, ::2], np.float32(0),
+    ],
+)  # fmt: skip
+def test_the_binding_takes_one_kind_of_memory(kernels, out):
+    with pytest.raises(TypeError, match="out"):
+        kernels.draw(out, 0, 0, 0, NORMAL, 1.0, 0.0, 0.0, 0.0)
+    frozen = np.zeros(4, np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(TypeError, match="out"):
+        kernels.draw(frozen, 0, 0, 0, NORMAL, 1.0, 0.0, 0.0, 0.0)
+
+
 def test_constant(kernels, dtype):
     for n in EDGES:
         assert same_bits(constant(kernels, n, 0.1, dtype=dtype), np.full(n, 0.1, dtype))
@@ -215,6 +501,10 @@ def test_a_draw_may_begin_anywhere(kernels, kind, base, dtype):
 def test_elements_far_out(kernels, kind, element, dtype):
     """Where an index or the block counter passes 2^31 or 2^32, against the reference."""
     got = draw(kernels, 8, first=element, seed=9, stream=8, kind=kind, dtype=dtype)
+    if kind == TRUNCATED_NORMAL:
+        exact = reference.truncated_normal(element, 8, 9, 8, (-2.0, 2.0), dtype)
+        assert np.max(ulps(got, exact, floor=TRUNCATED_FLOOR)) <= TRUNCATED_ULPS[dtype.name]
+        return
     exact = (reference.uniform if kind == UNIFORM else reference.normal)(element, 8, 9, 8, dtype)
     allowed = 0 if kind == UNIFORM else NORMAL_ULPS[dtype.name]
     assert np.max(ulps(got, exact, floor=NORMAL_FLOOR)) <= allowed

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Derive the polynomials of csrc/sampling.h: minimax fits (Remez) rounded to the dtype.
+"""Derive the polynomials of csrc/sampling.h: minimax fits (Remez; for the quotients, least squares
+reweighted towards the largest error) rounded to the dtype.
 
 Prints, for float32 and float64, the literals that stand in the header and the largest relative
 error of each approximation with its rounded coefficients and exact arithmetic.
@@ -8,6 +9,11 @@ error of each approximation with its rounded coefficients and exact arithmetic.
             for 1 + f in [sqrt(1/2), sqrt(2)]
     sine    sin(pi y / 4) = y (hi + Q(z)),  z = y^2, |y| <= 1, hi the nearest value to pi / 4
     cosine  cos(pi y / 4) = 1 + z C(z)
+    centre  x = y A(v) / B(v),  y = Phi(x) - 1/2, v = end^2 - y^2, |y| <= end
+    tail    x = C(v) / D(v),  v = sqrt(-2 log Q(x)) - start, Q the upper tail, from Q = 1/2 - end
+            to x = 40
+
+The quotients have positive coefficients in a positive variable, so Horner's rule loses nothing.
 
 Needs mpmath. Run: python tools/derive_sampling.py
 """
@@ -27,6 +33,13 @@ TERMS = {  # as many as keep the error of an approximation below 1/16 ulp
     "sine": {"f32": 4, "f64": 7},
     "cosine": {"f32": 4, "f64": 7},
 }
+QUOTIENTS = {  # degrees above and below
+    "centre": {"f32": (5, 5), "f64": (8, 8)},
+    "tail": {"f32": (5, 4), "f64": (11, 10)},
+}
+# Where the centre ends: in float32 beyond a cut at 2.3 sigma, so that the usual cuts need no tail.
+CENTRE_END = {"f32": 0.4893, "f64": 0.425}
+FARTHEST = 40
 
 
 def evaluate(coefficients: Sequence[mp.mpf], z: mp.mpf) -> mp.mpf:
@@ -76,6 +89,72 @@ def rounded_fit(
         free = remez(remainder, weight, n - len(fixed), end, len(fixed))
         fixed.append(nearest(free[0], dtype))
     return fixed
+
+
+def weighted_least_squares(rows: list[list[mp.mpf]], values: list[mp.mpf]) -> mp.matrix:
+    columns = list(zip(*rows, strict=True))
+    normal = mp.matrix(len(columns), len(columns))
+    for i, a in enumerate(columns):
+        for j, b in enumerate(columns[: i + 1]):
+            normal[i, j] = normal[j, i] = mp.fdot(a, b)
+    return mp.lu_solve(normal, mp.matrix([mp.fdot(column, values) for column in columns]))
+
+
+def quotient(
+    points: list[mp.mpf], values: list[mp.mpf], above: int, below: int
+) -> tuple[list[mp.mpf], list[mp.mpf]]:
+    """Numerator and denominator (it begins with 1) of the quotient of least relative error."""
+    weights = [mp.mpf(1)] * len(points)
+    bottoms = [mp.mpf(1)] * len(points)
+    best: tuple[mp.mpf, list[mp.mpf], list[mp.mpf]] = (mp.inf, [], [])
+    for step in range(12):
+        rows, ones = [], []
+        for x, f, weight, bottom in zip(points, values, weights, bottoms, strict=True):
+            w = mp.sqrt(weight) / abs(f * bottom)
+            rows.append(
+                [w * x**i for i in range(above + 1)] + [-w * f * x**i for i in range(1, below + 1)]
+            )
+            ones.append(w * f)
+        solution = list(weighted_least_squares(rows, ones))
+        p, q = solution[: above + 1], [mp.mpf(1), *solution[above + 1 :]]
+        bottoms = [evaluate(q, x) for x in points]
+        errors = [
+            abs(evaluate(p, x) / bottom / f - 1)
+            for x, f, bottom in zip(points, values, bottoms, strict=True)
+        ]
+        largest = max(errors)
+        if largest < best[0]:
+            best = (largest, p, q)
+        if step >= 2:
+            weights = [
+                w * (mp.mpf("0.05") + e / largest) for w, e in zip(weights, errors, strict=True)
+            ]
+            total = sum(weights) / len(weights)
+            weights = [w / total for w in weights]
+    return best[1], best[2]
+
+
+def upper_tail(x: mp.mpf) -> mp.mpf:
+    return mp.erfc(x / mp.sqrt(2)) / 2
+
+
+def chebyshev(low: mp.mpf, high: mp.mpf, n: int) -> list[mp.mpf]:
+    half = mp.mpf(1) / 2
+    return [low + (high - low) * (1 - mp.cos(mp.pi * (i + half) / n)) / 2 for i in range(n)]
+
+
+def centre_points(end: mp.mpf, square: mp.mpf, n: int) -> tuple[list[mp.mpf], list[mp.mpf]]:
+    """v = end^2 - y^2 and x / y."""
+    xs = chebyshev(mp.mpf(0), mp.sqrt(2) * mp.erfinv(2 * end), n)
+    ys = [mp.erf(x / mp.sqrt(2)) / 2 for x in xs]
+    return [square - y * y for y in ys], [x / y for x, y in zip(xs, ys, strict=True)]
+
+
+def tail_points(end: mp.mpf, start: mp.mpf, n: int) -> tuple[list[mp.mpf], list[mp.mpf]]:
+    """v = sqrt(-2 log Q(x)) - start and x."""
+    first = mp.sqrt(2) * mp.erfinv(2 * end)
+    xs = [mp.exp(x) for x in chebyshev(mp.log(first), mp.log(FARTHEST), n)]
+    return [mp.sqrt(-2 * mp.log(upper_tail(x))) - start for x in xs], xs
 
 
 def nearest(x: mp.mpf, dtype: type[np.floating]) -> mp.mpf:
@@ -139,6 +218,23 @@ def main() -> None:
             )
             print(f"  {function}, max relative error 2^{float(mp.log(error, 2)):.1f}:")
             print("    " + ", ".join(literal(c, dtype) for c in coefficients))
+        end = mp.mpf(CENTRE_END[name])
+        square = nearest(end**2, dtype)
+        start = nearest(mp.sqrt(-2 * mp.log(mp.mpf(1) / 2 - end)), dtype)
+        print(f"  end^2 = {literal(square, dtype)}, start = {literal(start, dtype)}")
+        for part, points, constant in (
+            ("centre", centre_points, square),
+            ("tail", tail_points, start),
+        ):
+            fitted = quotient(*points(end, constant, 120), *QUOTIENTS[part][name])
+            top, bottom = ([nearest(c, dtype) for c in side] for side in fitted)
+            error = max(
+                abs(evaluate(top, v) / evaluate(bottom, v) / x - 1)
+                for v, x in zip(*points(end, constant, 700), strict=True)
+            )
+            print(f"  {part}, max relative error 2^{float(mp.log(error, 2)):.1f}:")
+            for side in (top, bottom):
+                print("    " + ", ".join(literal(c, dtype) for c in side))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
  * simd/portable.h is the same vocabulary lane by lane and documents every word of it. */
 #ifndef IC_SIMD_H
 #define IC_SIMD_H
-#if !defined(__AVX2__) || !defined(__FMA__)
-#error "simd/avx2.h belongs in files compiled with -mavx2 -mfma"
+#if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
+#error "simd/avx2.h belongs in files compiled with -mavx2 -mfma -mf16c"
 #endif
 
 #include <immintrin.h>
@@ -16,6 +16,8 @@
 /* The product's register tile: 6 rows x 2 registers of the 16 there are, for both types. */
 #define IC_TILE_ROWS_f32 6
 #define IC_TILE_ROWS_f64 6
+#define IC_TILE_PANELS_f32 1
+#define IC_TILE_PANELS_f64 1
 #define IC_TILE_f32 f32
 #define IC_TILE_f64 f64x8
 #define IC_TILE_VECTOR_f32 f32x16
@@ -68,6 +70,11 @@ IC_INLINE f32x16 f32_abs(f32x16 x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return (f32x16){_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
+IC_INLINE __m256 ic_abs_max_ps(__m256 x, __m256 m) {
+  const __m256i magnitude = _mm256_castps_si256(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), x));
+  return _mm256_castsi256_ps(_mm256_max_epi32(magnitude, _mm256_castps_si256(m)));
+}
+IC_PAIR2(f32x16, f32_abs_max, f32x16, ic_abs_max_ps)
 IC_INLINE f32x16 f32_neg(f32x16 x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return (f32x16){_mm256_xor_ps(sign, x.a), _mm256_xor_ps(sign, x.b)};
@@ -152,6 +159,16 @@ IC_INLINE f64x16 f64_fma(f64x16 x, f64x16 y, f64x16 z) {
   return (f64x16){_mm256_fmadd_pd(x.a, y.a, z.a), _mm256_fmadd_pd(x.b, y.b, z.b),
                   _mm256_fmadd_pd(x.c, y.c, z.c), _mm256_fmadd_pd(x.d, y.d, z.d)};
 }
+IC_INLINE f64x16 f64_one(void) {
+  double one = 1;
+  __asm__("" : "+x"(one)); /* else the compiler makes additions of the fmas again */
+  return f64_set(one);
+}
+IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) { return f64_fma(x, one, y); }
+IC_INLINE f64x16 f64_half_fma_add(f64x16 x, f64x16 one, f64x16 y) {
+  return (f64x16){_mm256_fmadd_pd(x.a, one.a, y.a), _mm256_add_pd(x.b, y.b),
+                  _mm256_fmadd_pd(x.c, one.c, y.c), _mm256_add_pd(x.d, y.d)};
+}
 IC_INLINE f64x16 f64_fnma(f64x16 x, f64x16 y, f64x16 z) {
   return (f64x16){_mm256_fnmadd_pd(x.a, y.a, z.a), _mm256_fnmadd_pd(x.b, y.b, z.b),
                   _mm256_fnmadd_pd(x.c, y.c, z.c), _mm256_fnmadd_pd(x.d, y.d, z.d)};
@@ -161,6 +178,7 @@ IC_INLINE f64x16 f64_abs(f64x16 x) {
   return (f64x16){_mm256_andnot_pd(sign, x.a), _mm256_andnot_pd(sign, x.b),
                   _mm256_andnot_pd(sign, x.c), _mm256_andnot_pd(sign, x.d)};
 }
+IC_INLINE f64x16 f64_abs_max(f64x16 x, f64x16 m) { return f64_max(f64_abs(x), m); }
 IC_INLINE f64x16 f64_neg(f64x16 x) {
   const __m256d sign = _mm256_set1_pd(-0.0);
   return (f64x16){_mm256_xor_pd(sign, x.a), _mm256_xor_pd(sign, x.b), _mm256_xor_pd(sign, x.c),
@@ -216,6 +234,21 @@ IC_INLINE double f64_fold_add(f64x16 x) {
   const __m256d v = _mm256_add_pd(_mm256_add_pd(x.a, x.c), _mm256_add_pd(x.b, x.d));
   const __m128d w = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
   return _mm_cvtsd_f64(_mm_add_sd(w, _mm_unpackhi_pd(w, w)));
+}
+IC_INLINE __m256d ic_fold_rows(const double *x) { /* four rows */
+  __m256d v[4];
+  for (int r = 0; r < 4; r++) {
+    const f64x16 row = f64_load(x + 16 * r);
+    v[r] = _mm256_add_pd(_mm256_add_pd(row.a, row.c), _mm256_add_pd(row.b, row.d));
+  }
+  for (int r = 0; r < 2; r++) /* rows r and r + 2: 0 0 2 2 */
+    v[r] = _mm256_add_pd(_mm256_permute2f128_pd(v[r], v[r + 2], 0x20),
+                         _mm256_permute2f128_pd(v[r], v[r + 2], 0x31));
+  return _mm256_add_pd(_mm256_unpacklo_pd(v[0], v[1]), _mm256_unpackhi_pd(v[0], v[1]));
+}
+IC_INLINE f64x16 f64_fold_rows(const double *x) {
+  return (f64x16){ic_fold_rows(x), ic_fold_rows(x + 64), ic_fold_rows(x + 128),
+                  ic_fold_rows(x + 192)};
 }
 IC_INLINE double f64_fold_max(f64x16 x) {
   const __m256d v = _mm256_max_pd(_mm256_max_pd(x.a, x.c), _mm256_max_pd(x.b, x.d));
@@ -300,6 +333,18 @@ IC_INLINE u64x16 u64_from_u32(u32x16 x) {
                   _mm256_cvtepu32_epi64(_mm256_extracti128_si256(x.a, 1)),
                   _mm256_cvtepu32_epi64(_mm256_castsi256_si128(x.b)),
                   _mm256_cvtepu32_epi64(_mm256_extracti128_si256(x.b, 1))};
+}
+
+/* float16 and bfloat16 */
+IC_INLINE void f16_store(uint16_t *p, f32x16 x) {
+  _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+IC_INLINE void bf16_store(uint16_t *p, f32x16 x) {
+  const u32x16 bits = f32_bits(x), odd = u32_and(u32_shr(bits, 16), u32_set(1));
+  const u32x16 r = u32_shr(u32_add(u32_add(bits, u32_set(0x7FFF)), odd), 16);
+  const __m256i packed = _mm256_packus_epi32(r.a, r.b); /* within 128-bit lanes: 0 2 1 3 */
+  _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xD8));
 }
 
 /* lane masks and tails */

@@ -17,6 +17,8 @@
 /* Rows of the product's register tile: 12 x 1 (float32) and 8 x 2 (float64) of 32 registers. */
 #define IC_TILE_ROWS_f32 12
 #define IC_TILE_ROWS_f64 8
+#define IC_TILE_PANELS_f32 2
+#define IC_TILE_PANELS_f64 1
 #define IC_TILE_f32 f32
 #define IC_TILE_f64 f64
 #define IC_TILE_VECTOR_f32 f32x16
@@ -59,6 +61,10 @@ IC_INLINE f32x16 f32_fnma(f32x16 x, f32x16 y, f32x16 z) {
 }
 IC_INLINE f32x16 f32_abs(f32x16 x) {
   return (f32x16){_mm512_andnot_ps(_mm512_set1_ps(-0.0f), x.a)};
+}
+IC_INLINE f32x16 f32_abs_max(f32x16 x, f32x16 m) {
+  return (f32x16){_mm512_castsi512_ps(
+      _mm512_max_epi32(_mm512_castps_si512(f32_abs(x).a), _mm512_castps_si512(m.a)))};
 }
 IC_INLINE f32x16 f32_neg(f32x16 x) {
   return (f32x16){_mm512_xor_ps(_mm512_set1_ps(-0.0f), x.a)};
@@ -130,6 +136,15 @@ IC_TWO1(f64x16, f64_sqrt, f64x16, _mm512_sqrt_pd)
 IC_INLINE f64x16 f64_fma(f64x16 x, f64x16 y, f64x16 z) {
   return (f64x16){_mm512_fmadd_pd(x.a, y.a, z.a), _mm512_fmadd_pd(x.b, y.b, z.b)};
 }
+IC_INLINE f64x16 f64_one(void) {
+  double one = 1;
+  __asm__("" : "+x"(one)); /* else the compiler makes additions of the fmas again */
+  return f64_set(one);
+}
+IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) { return f64_fma(x, one, y); }
+IC_INLINE f64x16 f64_half_fma_add(f64x16 x, f64x16 one, f64x16 y) {
+  return (f64x16){_mm512_fmadd_pd(x.a, one.a, y.a), _mm512_add_pd(x.b, y.b)};
+}
 IC_INLINE f64x16 f64_fnma(f64x16 x, f64x16 y, f64x16 z) {
   return (f64x16){_mm512_fnmadd_pd(x.a, y.a, z.a), _mm512_fnmadd_pd(x.b, y.b, z.b)};
 }
@@ -137,6 +152,7 @@ IC_INLINE f64x16 f64_abs(f64x16 x) {
   const __m512d sign = _mm512_set1_pd(-0.0);
   return (f64x16){_mm512_andnot_pd(sign, x.a), _mm512_andnot_pd(sign, x.b)};
 }
+IC_INLINE f64x16 f64_abs_max(f64x16 x, f64x16 m) { return f64_max(f64_abs(x), m); }
 IC_INLINE f64x16 f64_neg(f64x16 x) {
   const __m512d sign = _mm512_set1_pd(-0.0);
   return (f64x16){_mm512_xor_pd(sign, x.a), _mm512_xor_pd(sign, x.b)};
@@ -186,6 +202,27 @@ IC_INLINE double f64_fold_add(f64x16 x) {
   const __m256d v = _mm256_add_pd(_mm512_castpd512_pd256(u), _mm512_extractf64x4_pd(u, 1));
   const __m128d w = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
   return _mm_cvtsd_f64(_mm_add_sd(w, _mm_unpackhi_pd(w, w)));
+}
+IC_INLINE __m512d ic_fold_rows(const double *x) { /* eight rows */
+  __m512d v[8];
+#define IC_FOLD(x, y, op, first, last) \
+  _mm512_add_pd(op(x, y, first), op(x, y, last)) /* x's halves, then y's */
+  for (int r = 0; r < 8; r++)
+    v[r] = _mm512_add_pd(_mm512_loadu_pd(x + 16 * r), _mm512_loadu_pd(x + 16 * r + 8));
+  for (int r = 0; r < 4; r++) { /* rows r and r + 4: 0 0 0 0 4 4 4 4 */
+    v[r] = IC_FOLD(v[r], v[r + 4], _mm512_shuffle_f64x2, 0x44, 0xEE);
+  }
+  for (int r = 0; r < 2; r++) { /* 0 0 4 4 2 2 6 6 */
+    v[r] = IC_FOLD(v[r], v[r + 2], _mm512_shuffle_f64x2, 0x88, 0xDD);
+  }
+#undef IC_FOLD
+  /* 0 1 4 5 2 3 6 7 */
+  const __m512d sums = _mm512_add_pd(_mm512_unpacklo_pd(v[0], v[1]),
+                                     _mm512_unpackhi_pd(v[0], v[1]));
+  return _mm512_permutexvar_pd(_mm512_setr_epi64(0, 1, 4, 5, 2, 3, 6, 7), sums);
+}
+IC_INLINE f64x16 f64_fold_rows(const double *x) {
+  return (f64x16){ic_fold_rows(x), ic_fold_rows(x + 128)};
 }
 IC_INLINE double f64_fold_max(f64x16 x) {
   const __m512d u = _mm512_max_pd(x.a, x.b);
@@ -241,6 +278,19 @@ IC_INLINE uint64_t u64_total(u64x16 x) {
 IC_INLINE u64x16 u64_from_u32(u32x16 x) {
   return (u64x16){_mm512_cvtepu32_epi64(_mm512_castsi512_si256(x.a)),
                   _mm512_cvtepu32_epi64(_mm512_extracti32x8_epi32(x.a, 1))};
+}
+
+/* float16 and bfloat16 */
+IC_INLINE void f16_store(uint16_t *p, f32x16 x) {
+  /* gcc's form without a mask is a macro that warns of a conversion of its own */
+  const __mmask16 all = 0xFFFF;
+  _mm256_storeu_si256((__m256i *)p,
+                      _mm512_maskz_cvtps_ph(all, x.a, _MM_FROUND_TO_NEAREST_INT));
+}
+IC_INLINE void bf16_store(uint16_t *p, f32x16 x) {
+  const u32x16 bits = f32_bits(x), odd = u32_and(u32_shr(bits, 16), u32_set(1));
+  const u32x16 r = u32_shr(u32_add(u32_add(bits, u32_set(0x7FFF)), odd), 16);
+  _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(r.a));
 }
 
 /* lane masks and tails */

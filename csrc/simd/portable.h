@@ -10,11 +10,17 @@
  * select(m, x, y) = m ? x : y;  andnot(x, y) = ~x & y;  fnma(x, y, z) = z - x*y, one rounding.
  * to_i32    nearest even, |x| < 2^31;  sign_mask: the mask of the lanes whose top bit is set.
  * fold_*    one value of 16 lanes: l with l + 8, then l + 4, l + 2, l + 1.
+ * fold_rows the fold_add of each of 16 rows of 16 values.
+ * fma_add(x, one, y) = x + y, and half_fma_add, given `one` = f64_one(): for loops that would keep
+ *           the adders busy and the multipliers idle, all or half of it as fma(x, one, y).
+ * abs_max(x, m) = max(|x|, m); of a NaN in x it may make NaN or m.
  * count(n, m) adds 1 to the lanes of n where m is set; total: the sum of the lanes, as uint64_t.
  * f64_load_f32, f64_load_f64: 16 values from memory as float64; f64_from_f32, _f64 from a vector.
+ * f16_store, bf16_store   rounded to float16 and bfloat16 (nearest even; the domain has no NaN).
  * *_nonzero the mask of the lanes whose byte is not zero.
  * IC_TILE_*  the product's register tile: IC_TILE_ROWS rows of a vector IC_TILE_VECTOR, of 16
- *           lanes or a divisor of 16, whose words set zero load store add fma begin with IC_TILE.
+ *           lanes or a divisor of 16, in each of up to IC_TILE_PANELS panels; the vector's words
+ *           set zero load store add fma begin with IC_TILE.
  * *_first(n) touches only the first n lanes (0 <= n <= 16); the others load as +0.
  * blocks_*  sixteen Philox blocks as two u64x8 (low, high), 32 bits of interest a lane; which block
  *           sits where is the vocabulary's business until blocks_pack puts them in order;
@@ -31,6 +37,8 @@
 #define IC_INLINE static inline
 #define IC_TILE_ROWS_f32 2
 #define IC_TILE_ROWS_f64 2
+#define IC_TILE_PANELS_f32 1
+#define IC_TILE_PANELS_f64 1
 #define IC_TILE_f32 f32
 #define IC_TILE_f64 f64
 #define IC_TILE_VECTOR_f32 f32x16
@@ -144,6 +152,21 @@ typedef struct { uint64_t v[8]; } u64x8;
 IC_FLOAT(f32, float, u32, m32, uint32_t, fmaf, sqrtf, 0x1.8p23f)
 IC_FLOAT(f64, double, u64, m64, uint64_t, fma, sqrt, 0x1.8p52)
 
+IC_INLINE f64x16 f64_fold_rows(const double *x) {
+  IC_LANES(f64x16, 16, f64_fold_add(f64_load(x + 16 * l)))
+}
+IC_INLINE f64x16 f64_one(void) { return f64_set(1); }
+IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) {
+  (void)one;
+  return f64_add(x, y);
+}
+IC_INLINE f64x16 f64_half_fma_add(f64x16 x, f64x16 one, f64x16 y) {
+  (void)one;
+  return f64_add(x, y);
+}
+IC_INLINE f32x16 f32_abs_max(f32x16 x, f32x16 m) { return f32_max(f32_abs(x), m); }
+IC_INLINE f64x16 f64_abs_max(f64x16 x, f64x16 m) { return f64_max(f64_abs(x), m); }
+
 IC_INLINE u32x16 u32_load(const uint32_t *p) { IC_LANES(u32x16, 16, p[l]) }
 IC_INLINE void u32_store(uint32_t *p, u32x16 x) { memcpy(p, x.v, sizeof x.v); }
 IC_INLINE u32x16 u32_sra(u32x16 x, int n) {
@@ -167,6 +190,32 @@ IC_INLINE f64x16 f64_from_f64(f64x16 x) { return x; }
 IC_INLINE f64x16 f64_load_f32(const float *p) { IC_LANES(f64x16, 16, (double)p[l]) }
 IC_INLINE f64x16 f64_load_f64(const double *p) { return f64_load(p); }
 IC_INLINE f32x16 f32_from_f64(f64x16 x) { IC_LANES(f32x16, 16, (float)x.v[l]) }
+IC_INLINE uint16_t ic_f16_bits(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
+  if (magnitude < 0x38800000) { /* below 2^-14: adding 1/2 leaves the multiples of 2^-24 */
+    float sum;
+    memcpy(&sum, &magnitude, sizeof sum);
+    sum += 0.5f;
+    memcpy(&bits, &sum, sizeof bits);
+    return (uint16_t)(sign | (bits - 0x3F000000));
+  }
+  const uint32_t rounded = (magnitude + 0xFFF + (magnitude >> 13 & 1)) >> 13;
+  return (uint16_t)(sign | (rounded < 0x23C00 ? rounded - 0x1C000 : 0x7C00));
+}
+IC_INLINE void f16_store(uint16_t *p, f32x16 x) {
+  uint16_t halves[16];
+  for (int l = 0; l < 16; l++) halves[l] = ic_f16_bits(x.v[l]);
+  memcpy(p, halves, sizeof halves);
+}
+IC_INLINE void bf16_store(uint16_t *p, f32x16 x) {
+  const u32x16 bits = f32_bits(x);
+  uint16_t halves[16];
+  for (int l = 0; l < 16; l++)
+    halves[l] = (uint16_t)((bits.v[l] + 0x7FFF + (bits.v[l] >> 16 & 1)) >> 16);
+  memcpy(p, halves, sizeof halves);
+}
 IC_INLINE u64x16 u64_from_u32(u32x16 x) { IC_LANES(u64x16, 16, x.v[l]) }
 IC_INLINE m32x16 m32_nonzero(const uint8_t *p) { IC_LANES(m32x16, 16, p[l] ? ~0u : 0u) }
 IC_INLINE m64x16 m64_nonzero(const uint8_t *p) {

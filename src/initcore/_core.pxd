@@ -2,16 +2,25 @@
 """Declarations of csrc/initcore.h; every word of it is explained there."""
 
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "initcore.h" nogil:
+    ctypedef struct ic_truncation:
+        double tail[2]
+        double slope[2]
+        double spread, centre, offset
+
     ctypedef struct ic_distribution:
         int kind
         double scale, shift, low, high
+        ic_truncation truncation
 
     ctypedef struct ic_moments:
         double count, mean, m2, abs_max, zeros, saturated, nonfinite
+
+    ctypedef struct ic_unit:
+        double mean, m2
 
     ctypedef struct ic_source:
         const void *data
@@ -47,9 +56,13 @@ cdef extern from "initcore.h" nogil:
     ctypedef struct ic_kernels:
         const char *isa
         void (*philox)(uint32_t *, size_t, const uint32_t *, uint64_t) noexcept nogil
-        void (*draw_f32)(float *, uint64_t, size_t, uint64_t, uint64_t,
+        void (*draw_f32)(float *, uint64_t, size_t, size_t, uint64_t, uint64_t, uint64_t,
                          const ic_distribution *) noexcept nogil
-        void (*draw_f64)(double *, uint64_t, size_t, uint64_t, uint64_t,
+        void (*draw_f64)(double *, uint64_t, size_t, size_t, uint64_t, uint64_t, uint64_t,
+                         const ic_distribution *) noexcept nogil
+        void (*draw_f16)(uint16_t *, uint64_t, size_t, size_t, uint64_t, uint64_t, uint64_t,
+                         const ic_distribution *) noexcept nogil
+        void (*draw_bf16)(uint16_t *, uint64_t, size_t, size_t, uint64_t, uint64_t, uint64_t,
                          const ic_distribution *) noexcept nogil
         void (*activate_f32)(const float *, float *, size_t, int, double, int) noexcept nogil
         void (*activate_f64)(const double *, double *, size_t, int, double, int) noexcept nogil
@@ -61,6 +74,18 @@ cdef extern from "initcore.h" nogil:
                          void *, const int32_t *) noexcept nogil
         size_t (*chain_workspace_f32)(const ic_chain *) noexcept nogil
         size_t (*chain_workspace_f64)(const ic_chain *) noexcept nogil
+        void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t,
+                                void *) noexcept nogil
+        void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t,
+                                void *) noexcept nogil
+        int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t, size_t, size_t,
+                                 size_t, ic_unit *, ic_moments *, float *, void *, void *,
+                                 const int32_t *) noexcept nogil
+        int (*chain_columns_f64)(const ic_kernels *, const ic_chain *, uint64_t, size_t, size_t,
+                                 size_t, ic_unit *, ic_moments *, double *, void *, void *,
+                                 const int32_t *) noexcept nogil
+        void (*chain_merge)(const ic_unit *, size_t, size_t, const ic_moments *, size_t,
+                            ic_moments *) noexcept nogil
         void (*softmax_f32)(const float *, float *, double *,
                          const ic_softmax_rows *) noexcept nogil
         void (*softmax_f64)(const double *, double *, double *,

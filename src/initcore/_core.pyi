@@ -6,11 +6,19 @@ import numpy as np
 import numpy.typing as npt
 
 Real: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-Source: TypeAlias = npt.NDArray[Any] | tuple[int, int, float, float, float, float]
+Truncation: TypeAlias = tuple[float, ...]
+Source: TypeAlias = (
+    npt.NDArray[Any]
+    | tuple[int, int, float, float, float, float]
+    | tuple[int, int, float, float, float, float, Truncation]
+)
 
 CONSTANT: int
 UNIFORM: int
 NORMAL: int
+TRUNCATED_NORMAL: int
+FLOAT16: int
+BFLOAT16: int
 EXACT_WORDS: int
 ROW_STATISTICS: int
 
@@ -43,6 +51,10 @@ class Kernels:
         shift: float,
         low: float,
         high: float,
+        truncation: Truncation = (),
+        *,
+        stride: int = 0,
+        half: int = 0,
     ) -> None: ...
     def activate(
         self,
@@ -64,6 +76,28 @@ class Kernels:
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...
+    def chain_input(self, chain: Chain, trial: int, shared: npt.NDArray[np.uint8]) -> None: ...
+    def chain_columns(
+        self,
+        chain: Chain,
+        trial: int,
+        layer: int,
+        first: int,
+        last: int,
+        units: npt.NDArray[np.float64] | None,
+        part: npt.NDArray[np.float64] | None,
+        y: npt.NDArray[Any] | None,
+        shared: npt.NDArray[np.uint8],
+        own: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
+    def chain_merge(
+        self,
+        units: npt.NDArray[np.float64],
+        batch: int,
+        parts: npt.NDArray[np.float64],
+        state: npt.NDArray[np.float64],
+    ) -> None: ...
     def softmax(
         self,
         z: npt.NDArray[Any],

@@ -11,23 +11,34 @@ import os
 
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 ctypedef fused real:
     float
     double
 
-CONSTANT, UNIFORM, NORMAL = 0, 1, 2
+CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = 0, 1, 2, 3
+FLOAT16, BFLOAT16 = 1, 2  # what 16-bit outputs are
 EXACT_WORDS = <int>IC_EXACT_WORDS
 ROW_STATISTICS = <int>IC_ROW_STATISTICS
+
+
+cdef int set_law(ic_distribution *law, tuple words) except -1:
+    # words: kind, scale, shift, low, high and, needed by a truncated normal alone, truncation
+    law.kind, law.scale, law.shift, law.low, law.high = words[:5]
+    if law.kind == TRUNCATED_NORMAL:
+        (law.truncation.tail[0], law.truncation.tail[1], law.truncation.slope[0],
+         law.truncation.slope[1], law.truncation.spread, law.truncation.centre,
+         law.truncation.offset) = words[5]
+    return 0
 
 
 cdef class Chain:
     """A chain of layers as the kernel reads it.
 
     `input`, each of `weights` and of `biases` is an array (stored) or a tuple
-    (stream, kind, scale, shift, low, high) (drawn; trial t adds t to the stream);
+    (stream, kind, scale, shift, low, high[, truncation]) (drawn; trial t adds t to the stream);
     `activations` are (kernel id, parameter, saturation threshold).
     """
 
@@ -67,10 +78,8 @@ cdef class Chain:
     cdef int bind(self, ic_source *source, origin) except -1:
         cdef Py_buffer *buffer
         if isinstance(origin, tuple):
-            (source.stream, source.distribution.kind, source.distribution.scale,
-             source.distribution.shift, source.distribution.low,
-             source.distribution.high) = origin
-            return 0
+            source.stream = origin[0]
+            return set_law(&source.distribution, origin[1:])
         view = memoryview(origin)
         if view.format != ("f" if self.dtype == "float32" else "d"):
             raise TypeError(f"a {self.dtype} chain was given an array of format {view.format!r}")
@@ -79,6 +88,10 @@ cdef class Chain:
         source.data = buffer.buf
         source.row_stride = buffer.strides[0] // buffer.itemsize if buffer.ndim > 1 else 0
         return 0
+
+
+# (format of the buffer, half) -> which kernel
+_DRAWS = {("f", 0): 0, ("d", 0): 1, ("H", FLOAT16): 2, ("H", BFLOAT16): 3}
 
 
 cdef class Kernels:
@@ -103,22 +116,47 @@ cdef class Kernels:
             with nogil:
                 self.k.philox(&out[0, 0], n, words, key)
 
-    def draw(self, real[::1] out, uint64_t first, uint64_t seed, uint64_t stream, int kind,
-             double scale, double shift, double low, double high):
-        """Elements first, first + 1, … of a stream."""
-        cdef ic_distribution distribution
-        cdef size_t n = out.shape[0]
-        distribution.kind = kind
-        distribution.scale = scale
-        distribution.shift = shift
-        distribution.low = low
-        distribution.high = high
-        if n:
-            with nogil:
-                if real is float:
-                    self.k.draw_f32(&out[0], first, n, seed, stream, &distribution)
-                else:
-                    self.k.draw_f64(&out[0], first, n, seed, stream, &distribution)
+    def draw(self, out, uint64_t first, uint64_t seed, uint64_t stream, int kind, double scale,
+             double shift, double low, double high, truncation=(), *, uint64_t stride=0,
+             int half=0):
+        """Elements first, first + 1, … of a stream into out (n); or first + r stride, … into row r
+        of out (rows, n).
+
+        out: float32, float64, or uint16 with `half` FLOAT16 or BFLOAT16; `truncation` is that of
+        initcore.truncation, for TRUNCATED_NORMAL.
+        """
+        cdef ic_distribution law
+        cdef Py_buffer *buffer
+        cdef size_t rows = 1
+        cdef size_t n
+        cdef void *to
+        cdef const ic_kernels *k = self.k
+        view = memoryview(out)
+        code = (view.format, half)
+        which = _DRAWS.get(code)
+        if which is None or view.readonly or not view.c_contiguous or not 1 <= view.ndim <= 2:
+            raise TypeError(
+                f"out has format {view.format!r} and half={half}: a writeable C-contiguous array "
+                "of one or two axes is accepted, float32, float64, or uint16 with half=1 or 2"
+            )
+        buffer = PyMemoryView_GET_BUFFER(view)
+        n = buffer.shape[buffer.ndim - 1]
+        if buffer.ndim == 2:
+            rows = buffer.shape[0]
+        to = buffer.buf
+        set_law(&law, (kind, scale, shift, low, high, truncation))
+        cdef int dtype = which
+        if not rows or not n:
+            return
+        with nogil:
+            if dtype == 0:
+                k.draw_f32(<float *>to, first, n, rows, stride, seed, stream, &law)
+            elif dtype == 1:
+                k.draw_f64(<double *>to, first, n, rows, stride, seed, stream, &law)
+            elif dtype == 2:
+                k.draw_f16(<uint16_t *>to, first, n, rows, stride, seed, stream, &law)
+            else:
+                k.draw_bf16(<uint16_t *>to, first, n, rows, stride, seed, stream, &law)
 
     def activate(self, const real[::1] x, real[::1] out, int activation, double parameter,
                  bint derivative):
@@ -180,6 +218,56 @@ cdef class Kernels:
                 if not finished:
                     break
         return bool(finished)
+
+    def chain_input(self, Chain chain not None, uint64_t trial, uint8_t[::1] shared):
+        """The first piece of a trial: its input, into the workspace that its threads share."""
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_input_f32(self.k, &chain.chain, trial, &shared[0])
+            else:
+                self.k.chain_input_f64(self.k, &chain.chain, trial, &shared[0])
+
+    def chain_columns(self, Chain chain not None, uint64_t trial, size_t layer, size_t first,
+                      size_t last, double[:, :, ::1] units, double[:, ::1] part, y,
+                      uint8_t[::1] shared, uint8_t[::1] own, const int32_t[::1] cancel):
+        """Outputs first … last − 1 of a layer; units (n_out, 2, 2), part (2, 7) and y (batch, n_out
+        of the last layer) may be None, part is written. False when cancelled."""
+        cdef float[:, ::1] y32 = None
+        cdef double[:, ::1] y64 = None
+        cdef float *out32 = NULL
+        cdef double *out64 = NULL
+        cdef ic_unit *found = <ic_unit *>&units[0, 0, 0] if units is not None else NULL
+        cdef ic_moments *moments = <ic_moments *>&part[0, 0] if part is not None else NULL
+        cdef int finished
+        cdef bint single = chain.dtype == "float32"
+        if y is not None and y.size and single:
+            y32 = y
+            out32 = &y32[0, 0]
+        elif y is not None and y.size:
+            y64 = y
+            out64 = &y64[0, 0]
+        with nogil:
+            if single:
+                finished = self.k.chain_columns_f32(
+                    self.k, &chain.chain, trial, layer, first, last, found, moments, out32,
+                    &shared[0], &own[0], &cancel[0])
+            else:
+                finished = self.k.chain_columns_f64(
+                    self.k, &chain.chain, trial, layer, first, last, found, moments, out64,
+                    &shared[0], &own[0], &cancel[0])
+        return bool(finished)
+
+    def chain_merge(self, const double[:, :, ::1] units, size_t batch,
+                    const double[:, :, ::1] parts, double[:, ::1] state):
+        """The layer's state (2, 7), zeros before, from its units and the parts of its ranges."""
+        cdef size_t n = units.shape[0]
+        cdef size_t n_parts = parts.shape[0]
+        if n and n_parts:
+            with nogil:
+                self.k.chain_merge(<const ic_unit *>&units[0, 0, 0], n, batch,
+                                   <const ic_moments *>&parts[0, 0, 0], n_parts,
+                                   <ic_moments *>&state[0, 0])
 
     def softmax(self, const real[:, ::1] z, real[:, ::1] p, double[:, ::1] statistics,
                 size_t first_row, double scale, double softcap, const uint8_t[:, ::1] keep,

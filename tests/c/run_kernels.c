@@ -15,6 +15,15 @@
 static const size_t LENGTHS[] = {0, 1, 7, 15, 16, 17, 31, 33, 63, 64, 65, 257, 1000};
 static const size_t WIDTHS[] = {1, 7, 15, 16, 17, 63, 65};
 
+/* The last three: a cut that needs no tail in float32, one that does, and a far tail. */
+static const ic_distribution DISTRIBUTIONS[] = {
+    {.kind = IC_CONSTANT, .shift = 1.5},
+    {.kind = IC_UNIFORM, .scale = 2, .shift = 0.5, .low = -1.5, .high = 2.25},
+    {.kind = IC_NORMAL, .scale = 2, .shift = 0.5},
+    {IC_TRUNCATED_NORMAL, 2, 0.5, -2, 3, {{0.16, 0.16}, {0.68, 0.68}, 0.68, 0, 0}},
+    {IC_TRUNCATED_NORMAL, 2, 0.5, -5, 6, {{0.16, 0.001}, {0.839, 0.839}, 0.839, 0.0795, 0}},
+    {IC_TRUNCATED_NORMAL, 2, 0.5, 18, 99, {{1, 0}, {-1, 1}, 1.1e-19, 0.5, 87.25}}};
+
 /* --- results ----------------------------------------------------------------------------------- */
 
 enum { MOST_RESULTS = 1 << 16 };
@@ -98,6 +107,22 @@ static void run_philox(const ic_kernels *k) {
         }
 }
 
+static void run_halves(const ic_kernels *k) {
+    for (size_t d = 0; d < COUNT(DISTRIBUTIONS); d++)
+        for (size_t i = 0; i < COUNT(LENGTHS); i++)
+            for (int brain = 0; brain < 2; brain++) {
+                const size_t rows = i % 3 + 1, n = rows * LENGTHS[i];
+                uint16_t *out = buffer(n, sizeof *out);
+                uint64_t digest = n;
+                (brain ? k->draw_bf16 : k->draw_f16)(out, 5, LENGTHS[i], rows, 1000, 7, 11,
+                                                     DISTRIBUTIONS + d);
+                for (size_t j = 0; j < n; j++) digest = mix(digest, out[j]);
+                name("draw %s law %zu n %zu", brain ? "bfloat16" : "float16", d, LENGTHS[i]);
+                record(digest);
+                free(out);
+            }
+}
+
 static void run_exact(const ic_kernels *k) {
     static const double special[] = {0x1p-1074, -0x1.8p1023, 1e300, -1e-300, INFINITY, NAN, -0.0};
     for (size_t i = 0; i < COUNT(LENGTHS); i++)
@@ -129,6 +154,7 @@ int main(void) {
         results = 0;
         seed_of_inputs = 1;
         run_philox(k);
+        run_halves(k);
         run_exact(k);
         run_typed_f32(k);
         run_typed_f64(k);

@@ -38,16 +38,15 @@ static void T(take_moments)(const ic_moments *m, size_t n) {
 
 static void T(run_draw)(const ic_kernels *k) {
     static const uint64_t firsts[] = {0, 1, 63, 0xFFFFFFFFFu};
-    static const ic_distribution distributions[] = {
-        {IC_CONSTANT, 0, 1.5, -1, 1}, {IC_UNIFORM, 2, 0.5, -1.5, 2.25}, {IC_NORMAL, 2, 0.5, -1, 1}};
-    for (size_t d = 0; d < COUNT(distributions); d++)
+    for (size_t d = 0; d < COUNT(DISTRIBUTIONS); d++)
         for (size_t f = 0; f < COUNT(firsts); f++)
             for (size_t i = 0; i < COUNT(LENGTHS); i++) {
-                REAL *out = buffer(LENGTHS[i], sizeof *out);
-                name("draw %zu bytes kind %zu first %" PRIu64 " n %zu", sizeof *out, d, firsts[f],
-                     LENGTHS[i]);
-                k->T(draw)(out, firsts[f], LENGTHS[i], 7, 11, distributions + d);
-                T(take)(out, LENGTHS[i]);
+                const size_t rows = i % 3 + 1, n = rows * LENGTHS[i];
+                REAL *out = buffer(n, sizeof *out);
+                name("draw %zu bytes law %zu first %" PRIu64 " n %zu rows %zu", sizeof *out, d,
+                     firsts[f], LENGTHS[i], rows);
+                k->T(draw)(out, firsts[f], LENGTHS[i], rows, 1000, 7, 11, DISTRIBUTIONS + d);
+                T(take)(out, n);
                 free(out);
             }
 }
@@ -98,7 +97,7 @@ static REAL *T(matrix)(size_t rows, size_t columns, size_t stride) {
 enum { T(LAYERS) = 3 };
 static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size_t batch,
                             int stored, int activation) {
-    const ic_distribution normal = {IC_NORMAL, 0.5, 0, 0, 0};
+    const ic_distribution normal = {.kind = IC_NORMAL, .scale = 0.5};
     ic_layer layers[T(LAYERS)];
     REAL *arrays[2 * T(LAYERS) + 1] = {NULL};
     ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers};

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from initcore import _core, theory
 from initcore.activations import Activation, activation
 from initcore.experiments import engine
 from initcore.initializers import Initializer, initializer, normal
+from initcore.kernels.chain import run_shared, share_trials
 from initcore.results.exact import ExactRecord
 from initcore.results.layers import ChainLayers
 from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
@@ -39,6 +40,7 @@ class ChainExperiment:
     batch: int
     dtype: str
     seed: int
+    trial_threads: int = 1  # how many share one trial; nothing but time depends on it
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class ChainExperiment:
 
     def worker(self) -> ChainWorker:
         """See ``engine.Experiment``."""
-        return ChainWorker(self._chain(), len(self.inits))
+        return ChainWorker(self._chain(), self)
 
     def _chain(self) -> _core.Chain:
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
@@ -98,20 +100,37 @@ class ChainExperiment:
 class ChainWorker:
     """See ``engine.Worker``."""
 
-    def __init__(self, chain: _core.Chain, n_layers: int) -> None:
+    def __init__(self, chain: _core.Chain, experiment: ChainExperiment) -> None:
         self._kernels = _core.default()
         self._chain = chain
-        self._n_layers = n_layers
-        self._workspace = np.empty(self._kernels.chain_workspace(chain), np.uint8)
-        self._sums = ChainAccumulator(n_layers)
+        self._experiment = experiment
+        self._n_layers = len(experiment.inits)
+        size = self._kernels.chain_workspace(chain)
+        self._workspaces = [np.empty(size, np.uint8) for _ in range(experiment.trial_threads)]
+        self._sums = ChainAccumulator(self._n_layers)
 
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
         """See ``engine.Worker``."""
-        n_trials = stop - start
-        states = np.zeros((n_trials, self._n_layers, 2, 7))
-        finished = self._kernels.chain(
-            self._chain, start, n_trials, states, None, self._workspace, cancel
-        )
+        states = np.zeros((stop - start, self._n_layers, 2, 7))
+        if len(self._workspaces) == 1:
+            finished = self._kernels.chain(
+                self._chain, start, stop - start, states, None, self._workspaces[0], cancel
+            )
+        else:
+            finished = all(
+                run_shared(
+                    self._kernels,
+                    self._chain,
+                    self._experiment.widths,
+                    self._experiment.batch,
+                    trial,
+                    states[trial - start],
+                    None,
+                    self._workspaces,
+                    cancel,
+                )
+                for trial in range(start, stop)
+            )
         if finished:
             self._sums.add_states(states)
         return finished
@@ -224,6 +243,9 @@ def _propagate(
         raise _refused("executor", executor, "a concurrent.futures.Executor or None")
     if progress is not None and not callable(progress):
         raise _refused("progress", progress, "a function (done, total) or None")
+    widths, batch = experiment.widths, experiment.batch
+    if executor is None and share_trials(len(trials), widths, batch, threads):
+        experiment, threads = replace(experiment, trial_threads=threads), 1
     predicted = theory.predict(
         experiment.widths,
         activation=list(experiment.activations),

@@ -19,6 +19,8 @@ from .arrays import check_array, compute_dtype, contiguous
 
 # A trial of more multiplications may take over 10 ms: Ctrl-C should not wait for it.
 _LONG_PRODUCTS = 2e8
+# A layer of fewer multiplications is done sooner than it is handed out to threads.
+_SHARED_PRODUCTS = 1e7
 # Columns transposed at a time in `moments`: bounded scratch.
 _BLOCK_ELEMENTS = 1 << 18
 
@@ -41,6 +43,47 @@ def layer_activations(
     if last is not None:
         chosen[-1] = parse_activation(last)
     return chosen
+
+
+def share_trials(n_trials: int, widths: Sequence[int], batch: int, threads: int) -> bool:
+    """Whether threads had better share each trial's layers than take a trial each."""
+    products = batch * sum(n_in * n_out for n_in, n_out in pairwise(widths))
+    return n_trials < threads and products >= _SHARED_PRODUCTS * (len(widths) - 1)
+
+
+def run_shared(
+    kernels: _core.Kernels,
+    chain: _core.Chain,
+    widths: Sequence[int],
+    batch: int,
+    trial: int,
+    state: npt.NDArray[np.float64] | None,
+    y: npt.NDArray[Any] | None,
+    workspaces: Sequence[npt.NDArray[np.uint8]],
+    cancel: npt.NDArray[np.int32],
+) -> bool:
+    """One trial in as many threads as there are workspaces, the outputs of each layer cut among
+    them. What ``Kernels.chain`` computes of one trial, with the same bits; state (layers, 2, 7) or
+    None. False when cancelled."""
+    shared, threads = workspaces[0], len(workspaces)
+    units = np.empty((max(widths), 2, 2))
+    parts = np.empty((threads, 2, 7))
+    kernels.chain_input(chain, trial, shared)
+    for layer, n_out in enumerate(widths[1:]):
+        cuts = [n_out * i // threads for i in range(threads + 1)]
+
+        def task(i: int, layer: int = layer, cuts: list[int] = cuts) -> bool:
+            found, part = (None, None) if state is None else (units, parts[i])
+            own = workspaces[i]
+            return kernels.chain_columns(
+                chain, trial, layer, cuts[i], cuts[i + 1], found, part, y, shared, own, cancel
+            )
+
+        if not all(parallel(task, [(i,) for i in range(threads)], threads)):
+            return False
+        if state is not None:
+            kernels.chain_merge(units[:n_out], batch, parts, state[layer])
+    return True
 
 
 def chain(
@@ -97,7 +140,7 @@ def chain(
 
     def per_trial(array: npt.NDArray[Any], core: int) -> npt.NDArray[Any]:
         shape = lead + array.shape[array.ndim - core :]
-        return np.broadcast_to(array, shape)
+        return array if array.shape == shape else np.broadcast_to(array, shape)
 
     batch = inputs.shape[-2]
     if batch >= 2**32:
@@ -122,22 +165,22 @@ def chain(
             [_rows(w[index], dtype) for w in ws],
             [None if b is None else _rows(b[index], dtype) for b in bs],
         )
-        workspace = np.empty(kernels.chain_workspace(spec), np.uint8)
-        kernels.chain(
-            spec,
-            0,
-            1,
-            None if states is None else states[index][np.newaxis],
-            y[index],
-            workspace,
-            cancel,
-        )
+        size = kernels.chain_workspace(spec)
+        state = None if states is None else states[index]
+        if sharing:
+            workspaces = [np.empty(size, np.uint8) for _ in range(n_threads)]
+            run_shared(kernels, spec, widths, batch, 0, state, y[index], workspaces, cancel)
+        else:
+            stack = None if state is None else state[np.newaxis]
+            kernels.chain(spec, 0, 1, stack, y[index], np.empty(size, np.uint8), cancel)
 
-    threads = resolve_threads(threads)
+    tasks = [(index,) for index in np.ndindex(*lead)]
+    n_threads = resolve_threads(threads)
+    sharing = share_trials(len(tasks), widths, batch, n_threads)
     if batch:
-        tasks = [(index,) for index in np.ndindex(*lead)]
         products = batch * sum(n_in * n_out for n_in, n_out in pairwise(widths))
-        parallel(task, tasks, threads, cancel if products > _LONG_PRODUCTS else None)
+        at_once = 1 if sharing else n_threads
+        parallel(task, tasks, at_once, cancel if products > _LONG_PRODUCTS else None)
     if states is None:
         return y, None
     return y, ChainLayers(

@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 NORMAL_ULPS = {"float32": 4.0, "float64": 3.0}
 NORMAL_FLOOR = 2.0**-10
 
+# of a truncated normal unit, likewise
+TRUNCATED_ULPS = {"float32": 8.0, "float64": 6.0}
+TRUNCATED_FLOOR = 0.25
+
 # of p and the statistics in units of eps/2·(1 + |t|), t the largest logit, csrc/softmax.h
 SOFTMAX_UNITS = 6.0
 # of dz in units of eps/2, relative to the terms of the difference that it is

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the kernel of truncated normals needs to know of an interval.
+
+Computed in decimal arithmetic, which unlike the C library's functions gives the same bits on every
+machine.
+"""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal, localcontext
+from functools import lru_cache
+
+# The kernels' inverse CDF is right to 40; the rest is for the last word beyond the nearer bound.
+FARTHEST = 37.0
+
+_DIGITS = 50
+_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
+# Below, the series of the upper tail loses this square's half in digits; above, the continued
+# fraction has converged to all digits after this many levels.
+_NEAR, _LEVELS = 7, 160
+
+
+def _density(x: Decimal) -> Decimal:
+    return (-x * x / 2).exp() / (2 * _PI).sqrt()
+
+
+def _upper_tail(x: Decimal) -> Decimal:
+    """Q(x) = 1 - Phi(x) for x >= 0, to 35 digits."""
+    if x.is_infinite():
+        return Decimal(0)
+    if x > _NEAR:  # Laplace's continued fraction
+        fraction = x
+        for level in range(_LEVELS, 0, -1):
+            fraction = x + level / fraction
+        return _density(x) / fraction
+    # Phi(x) - 1/2 = phi(x) (x + x^3/3 + x^5/(3 5) + ...)
+    term, total, odd = x, x, 1
+    while term > total.scaleb(-_DIGITS):
+        odd += 2
+        term *= x * x / odd
+        total += term
+    return Decimal("0.5") - _density(x) * total
+
+
+@lru_cache(maxsize=1024)
+def truncation(a: float, b: float) -> tuple[float, ...]:
+    """The standard normal on (a, b) as `ic_truncation` of csrc/initcore.h describes it.
+
+    a, b: the bounds in standard deviations from the mean, either may be infinite.
+    Returns the lower and upper `tail`, their `slope`, `spread`, `centre` and `offset`.
+    ValueError unless a < b, and the interval begins within 37 standard deviations of the mean.
+    """
+    if not a < b:
+        raise ValueError(f"bounds of {a} and {b} standard deviations: lower < upper is accepted")
+    if a > FARTHEST or b < -FARTHEST:
+        raise ValueError(
+            f"the interval from {a} to {b} standard deviations: one that begins within "
+            f"{FARTHEST:g} of the mean is accepted"
+        )
+    # a context of our own: the user's precision, rounding and traps are not ours
+    with localcontext(Context(prec=_DIGITS, Emin=-999_999, Emax=999_999, traps=[])):
+        below, above = _upper_tail(abs(Decimal(a))), _upper_tail(abs(Decimal(b)))
+        if a < 0 < b:
+            spread = 1 - below - above
+            tails, slopes, unit = (below, above), (spread, spread), Decimal(1)
+            centre = (below - above) / 2
+        else:
+            # both on one side: tails in units of the larger, which may be tiny
+            unit = below if a >= 0 else above
+            ratio = (above if a >= 0 else below) / unit
+            spread = unit * (1 - ratio)
+            centre = (1 - unit * (1 + ratio)) / 2
+            if a >= 0:
+                tails, slopes = (Decimal(1), ratio), (ratio - 1, 1 - ratio)
+            else:
+                tails, slopes, centre = (ratio, Decimal(1)), (1 - ratio, ratio - 1), -centre
+        offset = -2 * unit.ln()
+        return tuple(float(x) for x in (*tails, *slopes, spread, centre, offset))
