@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from . import _core
 from .activations import Activation, activation
+from .gains import gain
 from .initializers import (
     Initializer,
     constant,
-    fans,
-    gain,
+    delta_orthogonal,
+    dirac,
+    embedding,
     glorot_normal,
     glorot_uniform,
     he_normal,
     he_uniform,
+    identity,
     initializer,
     kaiming_normal,
     kaiming_uniform,
@@ -27,7 +30,14 @@ from .initializers import (
     lecun_uniform,
     normal,
     ones,
+    orthogonal,
+    sparse,
+    torch_conv,
+    torch_conv_transpose,
+    torch_embedding,
     torch_linear,
+    torch_rnn,
+    truncated_normal,
     uniform,
     variance_scaling,
     xavier_normal,
@@ -36,6 +46,7 @@ from .initializers import (
 )
 from .kernels.chain import chain, moments
 from .kernels.softmax import softmax, softmax_backward
+from .layouts import fans
 from .results.layers import ChainLayers, LayerStats
 from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
@@ -91,12 +102,16 @@ __all__ = [
     "chain",
     "compare_inits",
     "constant",
+    "delta_orthogonal",
+    "dirac",
+    "embedding",
     "fans",
     "gain",
     "glorot_normal",
     "glorot_uniform",
     "he_normal",
     "he_uniform",
+    "identity",
     "initializer",
     "isa",
     "kaiming_normal",
@@ -106,11 +121,18 @@ __all__ = [
     "moments",
     "normal",
     "ones",
+    "orthogonal",
     "propagate",
     "softmax",
     "softmax_backward",
+    "sparse",
     "theory",
+    "torch_conv",
+    "torch_conv_transpose",
+    "torch_embedding",
     "torch_linear",
+    "torch_rnn",
+    "truncated_normal",
     "uniform",
     "variance_scaling",
     "xavier_normal",

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .dtypes import DTYPES
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ _WORD = 2**64
 # hide what it costs to hand it to a thread. A multiple of every tile.
 _TASK_ELEMENTS = 1 << 20
 _SMALL_ELEMENTS = 1 << 16
+_TILE = 64  # elements of the largest tile
 _MAX_THREADS = 1024
 
 
@@ -38,8 +40,9 @@ _MAX_THREADS = 1024
 class Distribution:
     """How the words of a stream become values: fma(unit, scale, shift) in the dtype.
 
-    `kind` is CONSTANT (the value is `shift`), UNIFORM (unit on (−1, 1), then clamped to
-    [low, high], both in the dtype) or NORMAL (a standard normal unit).
+    `kind` is CONSTANT (the value is `shift`), UNIFORM (unit on (−1, 1)), NORMAL (a standard normal
+    unit) or TRUNCATED_NORMAL (that on the interval of `truncation`); uniforms and truncated normals
+    are then clamped to [low, high], both in the dtype.
     """
 
     kind: int
@@ -47,6 +50,7 @@ class Distribution:
     shift: float = 0.0
     low: float = -np.inf
     high: float = np.inf
+    truncation: tuple[float, ...] = ()
 
 
 # --- seeds, names, trials -------------------------------------------------------------------------
@@ -241,17 +245,15 @@ def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
     return False
 
 
-def check_output(
-    out: object, shape: tuple[int, ...], dtypes: tuple[npt.DTypeLike, ...]
-) -> npt.NDArray[Any]:
-    """`out` if it can take a result of `shape` in one of `dtypes`, else a clear error."""
-    names = ", ".join(np.dtype(dtype).name for dtype in dtypes)
+def check_output(out: object, shape: tuple[int, ...], names: tuple[str, ...]) -> npt.NDArray[Any]:
+    """`out` if it can take a result of `shape` in one of the dtypes named, else a clear error."""
+    accepted = ", ".join(names)
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(
-            f"out={type(out).__name__}: a NumPy array of {names} is accepted (no masked array)"
+            f"out={type(out).__name__}: a NumPy array of {accepted} is accepted (no masked array)"
         )
-    if out.dtype not in [np.dtype(dtype) for dtype in dtypes]:
-        raise TypeError(f"out has dtype {out.dtype}: {names}, native-endian, is accepted")
+    if out.dtype.name not in names or not out.dtype.isnative:
+        raise TypeError(f"out has dtype {out.dtype}: {accepted}, native-endian, is accepted")
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}: {shape} is accepted")
     if not out.flags.writeable:
@@ -261,6 +263,90 @@ def check_output(
     return out
 
 
+# --- tensors and their shards ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A rectangular piece of a global tensor: the indices that it takes on each axis."""
+
+    shape: tuple[int, ...]  # the tensor's
+    ranges: tuple[range, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], shard: object = None) -> Shard:
+        """The piece that a tuple of slices takes out of the tensor; all of it for None.
+
+        Axes beyond the tuple are taken whole. Raises TypeError for other indices than slices,
+        ValueError for a step that is not positive and for more slices than axes.
+        """
+        if shard is None:
+            return cls(shape, tuple(map(range, shape)))
+        if prod(shape) > _WORD:
+            raise ValueError(f"shape {shape} has more elements than a stream, 2**64")
+        slices = shard if isinstance(shard, tuple) else (shard,)
+        rule = f"shard={shard!r}: a tuple of slices with positive steps, one an axis, is accepted"
+        if not all(isinstance(part, slice) for part in slices):
+            raise TypeError(rule)
+        if len(slices) > len(shape):
+            raise ValueError(f"{rule}; the shape {shape} has {len(shape)}")
+        ranges = []
+        for size, part in zip(shape, [*slices, *[slice(None)] * len(shape)], strict=False):
+            try:
+                start, stop, step = part.indices(size)
+            except (TypeError, ValueError):
+                raise TypeError(rule) from None
+            if step < 1:
+                raise ValueError(rule)
+            ranges.append(range(start, stop, step))
+        return cls(shape, tuple(ranges))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of the piece."""
+        return tuple(map(len, self.ranges))
+
+    @property
+    def is_whole(self) -> bool:
+        return self.sizes == self.shape
+
+    def places(self, indices: Sequence[npt.NDArray[np.intp]]) -> tuple[npt.NDArray[np.intp], ...]:
+        """Where the piece has elements of the tensor, given an array of their indices an axis;
+        those it has not are left out."""
+        inside = np.ones(indices[0].shape, bool)
+        for chosen, index in zip(self.ranges, indices, strict=True):
+            inside &= (index >= chosen.start) & (index < chosen.stop)
+            inside &= (index - chosen.start) % chosen.step == 0
+        return tuple(
+            (index[inside] - chosen.start) // chosen.step
+            for chosen, index in zip(self.ranges, indices, strict=True)
+        )
+
+    def span(self, axis: int, start: int, stop: int) -> tuple[slice, Shard]:
+        """What the piece has of indices start … stop − 1 of an axis: which of its own indices they
+        are, and the smaller piece."""
+        chosen = self.ranges[axis]
+        first, last = (
+            min(max(-((chosen.start - end) // chosen.step), 0), len(chosen))
+            for end in (start, stop)
+        )
+        ranges = (*self.ranges[:axis], chosen[first:last], *self.ranges[axis + 1 :])
+        return slice(first, last), Shard(self.shape, ranges)
+
+
+def _runs(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """(count, stride) of each axis of an index space; axes that go on at one stride become one."""
+    runs: list[tuple[int, int]] = []
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = (runs[-1][0] * size, stride)
+        else:
+            runs.append((size, stride))
+    return runs
+
+
 def fill(
     out: npt.NDArray[Any],
     distribution: Distribution,
@@ -268,26 +354,68 @@ def fill(
     seed: int,
     stream: int,
     threads: int,
+    shard: Shard | None = None,
 ) -> None:
-    """Element i of `out`, in logical C order and any memory layout, becomes element i of the
-    stream."""
+    """The elements of `out`, of any memory layout, become those of the stream that have the same
+    logical C-order index in the global tensor, of which `out` is a shard, or the whole."""
     draw = _core.default().draw
-    d = distribution
-    words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high)
+    d, dtype = distribution, DTYPES[out.dtype.name]
+    words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high, d.truncation)
+    half = dtype.half
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:
         out = np.asarray(out).reshape(-1)  # a matrix would stay one
+        if half:
+            out = out.view(np.uint16)
+    if contiguous and shard is None and out.size <= _SMALL_ELEMENTS:
+        draw(out, 0, *words, half=half)
+        return
+    shape = out.shape if shard is None else shard.shape
+    steps = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    sizes, origin = out.shape, 0
+    if shard is not None:
+        sizes = shard.sizes
+        origin = sum(chosen.start * step for chosen, step in zip(shard.ranges, steps, strict=True))
+        steps = [chosen.step * step for chosen, step in zip(shard.ranges, steps, strict=True)]
 
     def task(first: int, size: int, index: tuple[Any, ...]) -> None:
-        target = out[index]
-        if contiguous:
-            draw(target, first, *words)
-        else:
-            scratch = np.empty(size, out.dtype)
-            draw(scratch, first, *words)
-            target[...] = scratch.reshape(target.shape)
+        target = out[first : first + size] if contiguous else out[index]
+        buffer = target if contiguous else np.empty(size, np.uint16 if half else out.dtype)
+        counts, start = list(sizes), origin
+        for axis, part in enumerate(() if index == (...,) else index):
+            if isinstance(part, slice):
+                counts[axis] = len(range(*part.indices(sizes[axis])))
+            else:
+                counts[axis] = 1
+            start += (part.start if isinstance(part, slice) else part) * steps[axis]
+        _draw_runs(draw, buffer, start, _runs(counts, steps), words, half)
+        if not contiguous:
+            target[...] = buffer.view(out.dtype).reshape(target.shape)
 
-    if contiguous and out.size <= _SMALL_ELEMENTS:
-        draw(out, 0, *words)
-    else:
-        parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)
+    parallel(task, blocks(sizes, _TASK_ELEMENTS), threads)
+
+
+def _draw_runs(
+    draw: Callable[..., None],
+    buffer: npt.NDArray[Any],
+    first: int,
+    runs: list[tuple[int, int]],
+    words: tuple[Any, ...],
+    half: int,
+) -> None:
+    """The elements first + Σ i·stride of a stream, i < count for each of the runs, in C order."""
+    if not runs or runs[-1][1] != 1:
+        runs = [*runs, (1, 1)]
+    *outer, (rows, stride), (n, _) = [(1, 0), *runs]
+    pieces = buffer.reshape(-1, rows, n)
+    for piece, indices in zip(pieces, np.ndindex(*(count for count, _ in outer)), strict=True):
+        start = first + sum(i * step for i, (_, step) in zip(indices, outer, strict=True))
+        if n > 1 or not 1 < stride < _TILE:
+            draw(piece, start, *words, stride=stride, half=half)
+            continue
+        # an element costs its tile: cheaper to draw those between
+        for row in range(0, rows, _SMALL_ELEMENTS // _TILE):
+            taken = piece[row : row + _SMALL_ELEMENTS // _TILE, 0]
+            between = np.empty((taken.size - 1) * stride + 1, buffer.dtype)
+            draw(between, start + row * stride, *words, half=half)
+            taken[:] = between[::stride]

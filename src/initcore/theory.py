@@ -12,7 +12,8 @@ import numpy as np
 
 from initcore.activations import Activation
 from initcore.activations import activation as find_activation
-from initcore.initializers import Constant, Initializer, Law, initializer
+from initcore.initializers import Initializer, initializer
+from initcore.laws import Constant, Law
 from initcore.quadrature import Moments, gaussian_moments
 from initcore.results.layers import LayerStats
 from initcore.specifications import integer, non_negative_number

@@ -236,7 +236,7 @@ def _result(
     """`out` checked (the same memory as an input, or none of it), or a new array."""
     if out is None:
         return np.empty(like.shape, dtype)
-    result = check_output(out, like.shape, (dtype,))
+    result = check_output(out, like.shape, (dtype.name,))
     for given in (like, *others):
         if result is given or not np.may_share_memory(result, given):
             continue
