@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -85,25 +84,17 @@ DTYPES = {dtype.name: dtype for dtype in (FLOAT32, FLOAT64, FLOAT16, BFLOAT16)}
 
 def find_dtype(dtype: npt.DTypeLike) -> Dtype:
     """The format that a name, a NumPy dtype or a scalar type stands for; TypeError for others."""
-    if not isinstance(dtype, Hashable):
-        return _refuse(dtype)
-    return _find(dtype)
+    try:
+        return _find(dtype)  # type: ignore[arg-type]
+    except TypeError:  # not even hashable, or no dtype
+        raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}") from None
 
 
 @lru_cache(maxsize=64)
 def _find(dtype: Any) -> Dtype:
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
-    if dtype is None:  # NumPy's float64
-        return _refuse(dtype)
-    try:
-        found: np.dtype[Any] = np.dtype(dtype)
-    except TypeError:
-        return _refuse(dtype)
-    if found.isnative and found.name in DTYPES:
-        return DTYPES[found.name]
-    return _refuse(dtype)
-
-
-def _refuse(dtype: object) -> Dtype:
-    raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    found: np.dtype[Any] = np.dtype(dtype)
+    if dtype is None or not found.isnative or found.name not in DTYPES:  # NumPy's None is float64
+        raise TypeError
+    return DTYPES[found.name]

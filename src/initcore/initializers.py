@@ -316,9 +316,9 @@ class Initializer:
         local = sizes if piece is None else piece.sizes
         found = None if dtype is None else find_dtype(dtype)
         if out is not None:
-            names = tuple(DTYPES) if found is None else (found.name,)
-            out = streams.check_output(out, local, names)
-            found = DTYPES[out.dtype.name]
+            accepted = DTYPES.values() if found is None else (found,)
+            out = streams.check_output(out, local, accepted)
+            found = find_dtype(out.dtype)
         format_ = found or FLOAT32
         if isinstance(self.rule, Whole):
             return self._write_whole(self.rule, sizes, piece, format_, source, out)

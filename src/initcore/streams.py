@@ -12,7 +12,7 @@ import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .dtypes import DTYPES
+from .dtypes import Dtype, find_dtype
 
 T = TypeVar("T")
 
@@ -245,15 +245,21 @@ def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
     return False
 
 
-def check_output(out: object, shape: tuple[int, ...], names: tuple[str, ...]) -> npt.NDArray[Any]:
-    """`out` if it can take a result of `shape` in one of the dtypes named, else a clear error."""
-    accepted = ", ".join(names)
+def check_output(
+    out: object, shape: tuple[int, ...], dtypes: Collection[Dtype]
+) -> npt.NDArray[Any]:
+    """`out` if it can take a result of `shape` in one of `dtypes`, else a clear error."""
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(
-            f"out={type(out).__name__}: a NumPy array of {accepted} is accepted (no masked array)"
+            f"out={type(out).__name__}: a NumPy array of {_names(dtypes)} is accepted "
+            "(no masked array)"
         )
-    if out.dtype.name not in names or not out.dtype.isnative:
-        raise TypeError(f"out has dtype {out.dtype}: {accepted}, native-endian, is accepted")
+    try:
+        accepted = find_dtype(out.dtype) in dtypes
+    except TypeError:
+        accepted = False
+    if not accepted:
+        raise TypeError(f"out has dtype {out.dtype}: {_names(dtypes)}, native-endian, is accepted")
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}: {shape} is accepted")
     if not out.flags.writeable:
@@ -261,6 +267,10 @@ def check_output(out: object, shape: tuple[int, ...], names: tuple[str, ...]) ->
     if _overlaps_itself(out):
         raise ValueError("out overlaps itself in memory: distinct elements are accepted")
     return out
+
+
+def _names(dtypes: Collection[Dtype]) -> str:
+    return ", ".join(dtype.name for dtype in dtypes)
 
 
 # --- tensors and their shards ---------------------------------------------------------------------
@@ -359,9 +369,8 @@ def fill(
     """The elements of `out`, of any memory layout, become those of the stream that have the same
     logical C-order index in the global tensor, of which `out` is a shard, or the whole."""
     draw = _core.default().draw
-    d, dtype = distribution, DTYPES[out.dtype.name]
+    d, half = distribution, find_dtype(out.dtype).half
     words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high, d.truncation)
-    half = dtype.half
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:
         out = np.asarray(out).reshape(-1)  # a matrix would stay one

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..dtypes import find_dtype
 from ..results.softmax_rows import SoftmaxRows
 from ..streams import blocks, check_output, parallel, resolve_threads
 from .arrays import check_array, compute_dtype, contiguous, native
@@ -236,7 +237,7 @@ def _result(
     """`out` checked (the same memory as an input, or none of it), or a new array."""
     if out is None:
         return np.empty(like.shape, dtype)
-    result = check_output(out, like.shape, (dtype.name,))
+    result = check_output(out, like.shape, (find_dtype(dtype),))
     for given in (like, *others):
         if result is given or not np.may_share_memory(result, given):
             continue
