@@ -320,6 +320,21 @@ class Shard:
     def is_whole(self) -> bool:
         return self.sizes == self.shape
 
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """What takes the piece out of the tensor."""
+        return tuple(slice(chosen.start, chosen.stop, chosen.step) for chosen in self.ranges)
+
+    def part(self, index: tuple[Any, ...]) -> Shard:
+        """The smaller piece that an index of :func:`blocks` takes out of this one; an integer of
+        the index takes a range of one."""
+        index = () if index == (...,) else index
+        chosen = [
+            where[at] if isinstance(at, slice) else where[at : at + 1]
+            for where, at in zip(self.ranges, index, strict=False)
+        ]
+        return Shard(self.shape, (*chosen, *self.ranges[len(chosen) :]))
+
     def places(self, indices: Sequence[npt.NDArray[np.intp]]) -> tuple[npt.NDArray[np.intp], ...]:
         """Where the piece has elements of the tensor, given an array of their indices an axis;
         those it has not are left out."""
@@ -332,6 +347,21 @@ class Shard:
             for chosen, index in zip(self.ranges, indices, strict=True)
         )
 
+    def runs(self) -> tuple[int, list[tuple[int, int]]]:
+        """The logical index of the piece's first element in the tensor; and (count, stride) of each
+        of its axes, those that go on at one stride having become one."""
+        first, stride = 0, 1
+        runs: list[tuple[int, int]] = []
+        for size, chosen in zip(reversed(self.shape), reversed(self.ranges), strict=True):
+            first += chosen.start * stride
+            count, step = len(chosen), chosen.step * stride
+            if runs and step == runs[0][0] * runs[0][1]:
+                runs[0] = (count * runs[0][0], runs[0][1])
+            elif count != 1:
+                runs.insert(0, (count, step))
+            stride *= size
+        return first, runs
+
     def span(self, axis: int, start: int, stop: int) -> tuple[slice, Shard]:
         """What the piece has of indices start … stop − 1 of an axis: which of its own indices they
         are, and the smaller piece."""
@@ -342,19 +372,6 @@ class Shard:
         )
         ranges = (*self.ranges[:axis], chosen[first:last], *self.ranges[axis + 1 :])
         return slice(first, last), Shard(self.shape, ranges)
-
-
-def _runs(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(count, stride) of each axis of an index space; axes that go on at one stride become one."""
-    runs: list[tuple[int, int]] = []
-    for size, stride in zip(sizes, strides, strict=True):
-        if size == 1:
-            continue
-        if runs and runs[-1][1] == size * stride:
-            runs[-1] = (runs[-1][0] * size, stride)
-        else:
-            runs.append((size, stride))
-    return runs
 
 
 def fill(
@@ -373,35 +390,22 @@ def fill(
     words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high, d.truncation)
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:
-        out = np.asarray(out).reshape(-1)  # a matrix would stay one
-        if half:
-            out = out.view(np.uint16)
-    if contiguous and shard is None and out.size <= _SMALL_ELEMENTS:
-        draw(out, 0, *words, half=half)
-        return
-    shape = out.shape if shard is None else shard.shape
-    steps = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    sizes, origin = out.shape, 0
-    if shard is not None:
-        sizes = shard.sizes
-        origin = sum(chosen.start * step for chosen, step in zip(shard.ranges, steps, strict=True))
-        steps = [chosen.step * step for chosen, step in zip(shard.ranges, steps, strict=True)]
+        flat = np.asarray(out).reshape(-1)  # a matrix would stay one
+        flat = flat.view(np.uint16) if half else flat
+        if shard is None and out.size <= _SMALL_ELEMENTS:
+            draw(flat, 0, *words, half=half)
+            return
+    whole = Shard.of(out.shape) if shard is None else shard
 
     def task(first: int, size: int, index: tuple[Any, ...]) -> None:
-        target = out[first : first + size] if contiguous else out[index]
+        target = flat[first : first + size] if contiguous else out[index]
         buffer = target if contiguous else np.empty(size, np.uint16 if half else out.dtype)
-        counts, start = list(sizes), origin
-        for axis, part in enumerate(() if index == (...,) else index):
-            if isinstance(part, slice):
-                counts[axis] = len(range(*part.indices(sizes[axis])))
-            else:
-                counts[axis] = 1
-            start += (part.start if isinstance(part, slice) else part) * steps[axis]
-        _draw_runs(draw, buffer, start, _runs(counts, steps), words, half)
+        start, runs = whole.part(index).runs()
+        _draw_runs(draw, buffer, start, runs, words, half)
         if not contiguous:
             target[...] = buffer.view(out.dtype).reshape(target.shape)
 
-    parallel(task, blocks(sizes, _TASK_ELEMENTS), threads)
+    parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)
 
 
 def _draw_runs(
