@@ -127,12 +127,15 @@ def _get_pool() -> ThreadPoolExecutor:
         return _pool
 
 
-def resolve_threads(threads: object) -> int:
-    """The number of threads to use: `threads`, INITCORE_NUM_THREADS, or the CPUs we may use."""
+def resolve_threads(threads: object, n_tasks: int = _MAX_THREADS) -> int:
+    """The number of threads to use: `threads`, INITCORE_NUM_THREADS, or the CPUs we may use (which
+    takes a system call, and one task needs no more than one)."""
     source = "threads"
     if threads is None:
         text = os.environ.get("INITCORE_NUM_THREADS")
         if not text:
+            if n_tasks <= 1:
+                return 1
             if hasattr(os, "sched_getaffinity"):
                 return len(os.sched_getaffinity(0))
             return os.cpu_count() or 1
