@@ -44,25 +44,33 @@ from .initializers import (
     xavier_uniform,
     zeros,
 )
-from .kernels.chain import chain, moments
-from .kernels.softmax import softmax, softmax_backward
 from .layouts import fans
-from .results.layers import ChainLayers, LayerStats
-from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
 if TYPE_CHECKING:
     from . import theory
     from .experiments.chain import compare_inits, propagate
+    from .kernels.chain import chain, moments
+    from .kernels.softmax import softmax, softmax_backward
+    from .results.layers import ChainLayers, LayerStats
     from .results.propagation import Comparison, Propagation
+    from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
     __version__: str
 
 # What a program that draws weights does not need is imported when it is first asked for.
 _LATER = {
+    "ChainLayers": "results.layers",
     "Comparison": "results.propagation",
+    "LayerStats": "results.layers",
     "Propagation": "results.propagation",
+    "SoftmaxRows": "results.softmax_rows",
+    "SoftmaxSummary": "results.softmax_rows",
+    "chain": "kernels.chain",
     "compare_inits": "experiments.chain",
+    "moments": "kernels.chain",
     "propagate": "experiments.chain",
+    "softmax": "kernels.softmax",
+    "softmax_backward": "kernels.softmax",
 }
 
 

@@ -153,17 +153,7 @@ def _rounded(value: float) -> float:
 
 
 def _fixed_point(function: quadrature.Function, kinks: Sequence[float]) -> float:
-    """The first σ at which E φ(σz)² crosses 1, looked for between powers of two, by bisection."""
-
-    def below(exponent: float) -> bool:
-        return quadrature.gaussian_moments(function, 2.0**exponent, kinks).second_moment < 1.0
-
-    start = below(-30.0)
-    right = next((float(k) for k in range(-29, 31) if below(k) != start), None)
-    if right is None:
+    sigma = quadrature.fixed_point(function, kinks)
+    if sigma is None:
         raise ValueError(_no_fixed_point(function))
-    left = right - 1.0
-    for _ in range(48):
-        middle = (left + right) / 2.0
-        left, right = (middle, right) if below(middle) == start else (left, middle)
-    return float(2.0 ** ((left + right) / 2.0))
+    return sigma

@@ -7,23 +7,24 @@ A stream belongs to one seed and one name (and trial). Element i of a stream is 
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
 from .dtypes import Dtype, find_dtype
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -73,13 +74,18 @@ def check_seed(seed: object) -> int:
     return _check_word("seed", seed)
 
 
+def _hash(data: bytes, person: bytes = b"") -> int:
+    from hashlib import blake2b  # it loads OpenSSL
+
+    return int.from_bytes(blake2b(data, digest_size=8, person=person).digest(), "little")
+
+
 @lru_cache(maxsize=4096)
 def _hash_name(name: str) -> int:
     try:
-        text = name.encode()
+        return _hash(name.encode())
     except UnicodeEncodeError:
         raise ValueError(f"name={name!r}: text that UTF-8 can encode is accepted") from None
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def stream_id(name: object, trial: object = 0) -> int:
@@ -94,8 +100,7 @@ def stream_id(name: object, trial: object = 0) -> int:
         word = _check_word("name", name) if name is not None else None
         if word is None:
             raise TypeError("name=None: a str, or an integer in [0, 2**64), is accepted")
-        digest = hashlib.blake2b(word.to_bytes(8, "little"), digest_size=8, person=b"int").digest()
-        hashed = int.from_bytes(digest, "little")
+        hashed = _hash(word.to_bytes(8, "little"), b"int")
     return (hashed + _check_word("trial", trial)) % _WORD
 
 
@@ -120,16 +125,21 @@ def _get_pool() -> ThreadPoolExecutor:
     global _pool
     with _pool_lock:
         if _pool is None:  # threads start only as they are needed
+            from concurrent.futures import ThreadPoolExecutor  # slow: it loads logging
+
             _pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="initcore")
         return _pool
 
 
-def resolve_threads(threads: object) -> int:
-    """The number of threads to use: `threads`, INITCORE_NUM_THREADS, or the CPUs we may use."""
+def resolve_threads(threads: object, n_tasks: int = _MAX_THREADS) -> int:
+    """The number of threads to use: `threads`, INITCORE_NUM_THREADS, or the CPUs we may use (which
+    takes a system call, and one task needs no more than one)."""
     source = "threads"
     if threads is None:
         text = os.environ.get("INITCORE_NUM_THREADS")
         if not text:
+            if n_tasks <= 1:
+                return 1
             if hasattr(os, "sched_getaffinity"):
                 return len(os.sched_getaffinity(0))
             return os.cpu_count() or 1
@@ -163,6 +173,8 @@ def parallel(
     """
     if cancel is None and (threads == 1 or len(tasks) <= 1):
         return [function(*task) for task in tasks]
+    from concurrent.futures import wait
+
     results: list[Any] = [None] * len(tasks)
     queue = deque(enumerate(tasks))
 

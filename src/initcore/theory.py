@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -117,6 +118,11 @@ def _phi(phi: Phi) -> Activation | Callable[..., Any]:
     return find_activation(phi)
 
 
+@functools.lru_cache(maxsize=1024)  # layers are alike, and so are the chains that are compared
+def _known_moments(phi: Activation, sigma: float, mean: float) -> Moments:
+    return gaussian_moments(phi, sigma, phi.kinks, mean)
+
+
 def _moments(phi: Activation | Callable[..., Any], q: float, mean: float) -> Moments:
     """The moments of φ(mean + √q z)."""
     if math.isnan(q):
@@ -127,4 +133,4 @@ def _moments(phi: Activation | Callable[..., Any], q: float, mean: float) -> Mom
     if phi.name == "sin" and sigma > _SIN_AVERAGES:
         # Thousands of periods are beyond a quadrature, and average out.
         return Moments(0.0, 0.5, 0.5)
-    return gaussian_moments(phi, sigma, phi.kinks, mean)
+    return _known_moments(phi, sigma, mean)

@@ -19,7 +19,16 @@ from .arrays import check_array, compute_dtype, contiguous, native
 _BLOCK_ELEMENTS = 1 << 18
 
 
+# By dtype: what rounds to zero in it, and what rounds to infinity.
+_LIMITS = {
+    np.dtype(np.float32): (2.0**-150, (2.0 - 2.0**-24) * 2.0**127),
+    np.dtype(np.float64): (0.0, inf),
+}
+
+
 def _number(argument: str, value: object, rule: str) -> float:
+    if type(value) is float and isfinite(value):
+        return value
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"{argument}={value!r}: {rule} is accepted")
     try:
@@ -35,9 +44,8 @@ def _number(argument: str, value: object, rule: str) -> float:
 
 def _finite_in(real: np.dtype[Any], argument: str, value: float) -> None:
     """Refuses a parameter that is not finite, or no longer positive, once rounded to the dtype."""
-    with np.errstate(over="ignore"):
-        rounded = real.type(value)
-    if not np.isfinite(rounded) or (rounded == 0) != (value == 0):
+    smallest, largest = _LIMITS[real]
+    if value != 0 and not smallest < abs(value) < largest:
         raise ValueError(f"{argument}={value!r}: a number that {real} can hold is accepted")
 
 
@@ -162,7 +170,7 @@ def softmax(
             target[...] = block_p.reshape(target.shape)
 
     pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
-    parallel(task, pieces, resolve_threads(threads))
+    parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return p, SoftmaxRows.from_statistics(statistics, threshold)
 
 
@@ -217,11 +225,13 @@ def softmax_backward(
             target[...] = block_dz.reshape(target.shape)
 
     pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
-    parallel(task, pieces, resolve_threads(threads))
+    parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return dz
 
 
 def _axis(axis: object) -> int:
+    if type(axis) is int:
+        return axis
     if isinstance(axis, (bool, np.bool_)) or not hasattr(axis, "__index__"):
         raise TypeError(f"axis={axis!r}: an integer is accepted")
     return int(axis.__index__())
