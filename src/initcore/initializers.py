@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, Unpack, cast
 
@@ -335,8 +335,9 @@ class Initializer:
                 index, part = piece.span(axis, start, stop)
                 fill(array[(slice(None),) * axis + (index,)], distribution, shard=part)
         if isinstance(self.rule, Pattern):
-            places = (piece or Shard.of(sizes)).places(self.rule.ones(sizes))
-            array[places] = self.factor
+            piece = piece or Shard.of(sizes)
+            rows = np.array(piece.ranges[0] if array.size else (), np.int64)
+            array[piece.places(self.rule.ones(sizes, rows))] = self.factor
         return array
 
     def _write_whole(
@@ -379,7 +380,7 @@ def _plan(
     elif isinstance(rule, Embedding):
         laws = rule.laws()
     elif isinstance(rule, Pattern):
-        rule.ones(sizes)
+        rule.moments(sizes)
         Constant(init.factor).distribution(dtype)
         laws = (Constant(0.0),)
     else:
@@ -568,10 +569,12 @@ def truncated_normal(
 
 
 def _bounds(bounds: object) -> tuple[float, float]:
-    try:
-        low, high = map(float, cast(tuple[float, float], bounds))
-    except (TypeError, ValueError):
-        raise TypeError(f"bounds must be two numbers (low, high), got {bounds!r}") from None
+    if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
+        raise TypeError(f"bounds must be two numbers (low, high), got {bounds!r}")
+    low, high = (
+        bound if bound in (-math.inf, math.inf) else finite_number("bounds", bound)
+        for bound in bounds
+    )
     if not low < high:
         raise ValueError(f"bounds must be (low, high) with low < high, got {bounds!r}")
     return low, high

@@ -153,6 +153,7 @@ class Layout:
             n_out //= self.groups
         sizes = [stop - start for start, stop in self.spans(shape)]
         if isinstance(self.parts, int) and self.parts > 1:
+            self.part_axis(shape)
             if n_out % self.parts:
                 raise ValueError(
                     f"parts must divide the number of outputs, got {self.parts} for {n_out} "

@@ -315,12 +315,14 @@ class Shard:
         ranges = []
         for size, part in zip(shape, [*slices, *[slice(None)] * len(shape)], strict=False):
             try:
-                start, stop, step = part.indices(size)
-            except (TypeError, ValueError):
+                chosen = range(size)[part]
+            except TypeError:
                 raise TypeError(rule) from None
-            if step < 1:
+            except ValueError:  # a step of 0
+                chosen = range(0, 0, -1)
+            if chosen.step < 1:
                 raise ValueError(rule)
-            ranges.append(range(start, stop, step))
+            ranges.append(chosen)
         return cls(shape, tuple(ranges))
 
     @property
@@ -347,7 +349,7 @@ class Shard:
         ]
         return Shard(self.shape, (*chosen, *self.ranges[len(chosen) :]))
 
-    def places(self, indices: Sequence[npt.NDArray[np.intp]]) -> tuple[npt.NDArray[np.intp], ...]:
+    def places(self, indices: Sequence[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64], ...]:
         """Where the piece has elements of the tensor, given an array of their indices an axis;
         those it has not are left out."""
         inside = np.ones(indices[0].shape, bool)

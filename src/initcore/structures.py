@@ -34,23 +34,32 @@ class Moments:
         return Moments(self.mean * factor, self.std * factor, self.bound * factor)
 
 
-def _of_ones(n_ones: int, size: int) -> Moments:
+def _of_ones(n_ones: int, shape: tuple[int, ...]) -> Moments:
+    size = math.prod(shape)
     share = n_ones / size if size else 0.0
     return Moments(share, math.sqrt(share * (1.0 - share)), 1.0)
+
+
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Identity:
     """Ones on the main diagonal of a matrix."""
 
-    def ones(self, shape: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
-        """The indices of the ones, an array an axis."""
+    def _check(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 2:
             raise ValueError(f"shape must have 2 axes for identity, got {shape}")
-        return [np.arange(min(shape))] * 2
+
+    def ones(self, shape: tuple[int, ...], rows: Indices) -> list[Indices]:
+        """The indices of the ones in these rows, an array an axis."""
+        self._check(shape)
+        rows = rows[rows < shape[1]]
+        return [rows, rows]
 
     def moments(self, shape: tuple[int, ...]) -> Moments:
-        return _of_ones(self.ones(shape)[0].size, math.prod(shape))
+        self._check(shape)
+        return _of_ones(min(shape), shape)
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,7 @@ class Dirac:
 
     groups: int
 
-    def ones(self, shape: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
-        """The indices of the ones, an array an axis."""
+    def _group_size(self, shape: tuple[int, ...]) -> int:
         if not 3 <= len(shape) <= 5:
             raise ValueError(
                 f"shape must have 3 to 5 axes, (out, in, *kernel), for dirac, got {shape}"
@@ -69,15 +77,17 @@ class Dirac:
             raise ValueError(
                 f"groups must divide the number of outputs, got {self.groups} for shape {shape}"
             )
-        per_group = shape[0] // self.groups
-        channels = np.arange(min(per_group, shape[1]) if 0 not in shape else 0)
-        firsts = np.arange(self.groups) * per_group
-        outs = (firsts[:, np.newaxis] + channels).reshape(-1)
-        taps = [np.full(outs.size, size // 2) for size in shape[2:]]
-        return [outs, np.tile(channels, self.groups), *taps]
+        return shape[0] // self.groups
+
+    def ones(self, shape: tuple[int, ...], rows: Indices) -> list[Indices]:
+        """The indices of the ones in these rows, an array an axis."""
+        channels = rows % max(self._group_size(shape), 1)
+        passed = channels < shape[1]
+        taps = [np.full(np.count_nonzero(passed), size // 2) for size in shape[2:]]
+        return [rows[passed], channels[passed], *taps]
 
     def moments(self, shape: tuple[int, ...]) -> Moments:
-        return _of_ones(self.ones(shape)[0].size, math.prod(shape))
+        return _of_ones(self.groups * min(self._group_size(shape), shape[1]), shape)
 
 
 @dataclass(frozen=True)
