@@ -71,13 +71,15 @@ def main(arguments: list[str] | None = None) -> int:
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    if any("⚠" in row[-1] for row in rows):
+        console.print(f"warning: {report.UNFAIR}", style="yellow")
     if options.json:
         options.json.write_text(report.to_json(results, found, rounds), encoding="utf-8")
     if options.chart:
         report.chart(results, options.chart)
     if options.write:
         report.write_page(options.write, report.markdown(results, found, rounds))
-    return int(any(row[-1] == "missed" for row in rows))
+    return int(any(row[-1].startswith("missed") for row in rows))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from initcore import _core
 from . import peers
 from .measure import OURS, Result
 
+UNFAIR = "⚠ where a contender used more CPUs than its threads, or had less than one: run it again"
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
@@ -61,19 +62,22 @@ def rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
         def shown(label: str, result: Result = result) -> str:
             unit, timing = result.case.unit, result.timings[label]
             spread = "" if math.isnan(timing.spread) else f" ±{100 * timing.spread:.0f} %"
-            return f"{unit.value(timing.median):.3g} {unit.name}{spread}"
+            remark = timing.remark(result.case.threads)
+            text = f"{unit.value(timing.median):.3g} {unit.name}{spread}"
+            return f"{text} ({remark})" if remark else text
 
         ours = shown(OURS) if OURS in result.timings else result.note
         others = [f"{label} {shown(label)}" for label in result.timings if label != OURS]
         others += [f"{label} –" for label in case.expected if label not in result.timings]
         first = (case.name, case.work, str(case.threads), ours, ", ".join(others))
+        unfair = any(timing.remark(case.threads) for timing in result.timings.values())
         if not case.targets or not result.timings:
-            yield (*first, "", "", "")
+            yield (*first, "", "", "⚠" if unfair else "")
         for target in case.targets if result.timings else ():
             value = target.measure(result.timings)
             measured = "–" if value is None else target.show(value)
             verdict = "" if value is None else "met" if target.is_met(value) else "missed"
-            yield (*first, str(target), measured, verdict)
+            yield (*first, str(target), measured, f"{verdict} ⚠".strip() if unfair else verdict)
             first = ("", "", "", "", "")
 
 

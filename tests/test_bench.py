@@ -1,14 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The bench: every case runs, checks what it times, and is reported. No time is looked at."""
 
+import dataclasses
 import importlib
 import json
 import math
+import time
 
 import pytest
 
 from bench import chain, floors, gain, growth, report, sampling, softmax, startup
-from bench.measure import OURS, TINY, Result, Settings, Timing, faster, run, share, takes
+from bench.measure import (
+    MS,
+    OURS,
+    TINY,
+    Case,
+    Contender,
+    Result,
+    Settings,
+    Timing,
+    faster,
+    run,
+    share,
+    takes,
+)
 
 SETTINGS = Settings(sizes=TINY)
 CASES = [
@@ -44,6 +59,25 @@ def test_a_target_is_the_median_of_ratios_against_the_fastest():
     assert faster(2, "absent").measure(timings) is None
     assert faster(3, "a").is_met(3.0)
     assert not faster(3, "a").is_met(math.nan)
+
+
+def test_a_contender_that_had_no_cpu_is_marked():
+    case = Case("nap", "sleeps", MS, lambda: [Contender(OURS, lambda: time.sleep(0.01))])
+    result = run(case, rounds=2)
+    assert result.timings[OURS].cpus < 0.5
+    (row,) = report.rows([result])
+    assert "starved" in row[3]
+    assert row[-1] == "⚠"
+
+
+def test_a_contender_that_took_cpus_it_was_not_given_is_marked():
+    assert Timing((1.0,), 1.9).remark(threads=1) == "⚠ used 1.9 CPUs"
+    assert Timing((1.0,), 1.9).remark(threads=2) == ""
+    assert Timing((1.0,), 1.0).remark(threads=2) == ""
+    case = dataclasses.replace(CASES[0], targets=(faster(2, "a"),))
+    timings = {OURS: Timing((1.0,), 1.0), "a": Timing((3.0,), 1.9)}
+    (row,) = report.rows([Result(case, timings)])
+    assert row[-1] == "met ⚠"
 
 
 def test_the_table_goes_between_the_marks(tmp_path):
