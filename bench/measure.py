@@ -234,6 +234,14 @@ class Result:
     timings: dict[str, Timing] = field(default_factory=dict)
     note: str = ""
 
+    def shown(self, label: str) -> str:
+        """A contender's median in the case's unit, its spread, and what makes it unfair."""
+        unit, timing = self.case.unit, self.timings[label]
+        spread = "" if math.isnan(timing.spread) else f" ±{100 * timing.spread:.0f} %"
+        remark = timing.remark(self.case.threads)
+        text = f"{unit.value(timing.median):.3g} {unit.name}{spread}"
+        return f"{text} ({remark})" if remark else text
+
 
 def run(case: Case, rounds: int) -> Result:
     """Times a case's contenders, interleaved."""
