@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, cast
 import numpy as np
 import numpy.typing as npt
 
-from initcore import _core, quadrature, streams
+from initcore import _core, fixed_points, quadrature, streams
 from initcore.activations import ACTIVATIONS, Activation
 from initcore.activations import activation as find_activation
 from initcore.specifications import finite_number, integer, non_negative_number, parse, spell
@@ -235,7 +235,7 @@ def _rounded(value: float) -> float:
 
 
 def _fixed_point(function: quadrature.Function, kinks: Sequence[float]) -> float:
-    sigma = quadrature.fixed_point(function, kinks)
+    sigma = fixed_points.fixed_point(function, kinks)
     if sigma is None:
         raise ValueError(_no_fixed_point(function))
     return sigma
