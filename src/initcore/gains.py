@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from initcore import quadrature
+from initcore import fixed_points, quadrature
 from initcore.activations import ACTIVATIONS, Activation
 from initcore.activations import activation as find_activation
 from initcore.specifications import finite_number
@@ -153,7 +153,7 @@ def _rounded(value: float) -> float:
 
 
 def _fixed_point(function: quadrature.Function, kinks: Sequence[float]) -> float:
-    sigma = quadrature.fixed_point(function, kinks)
+    sigma = fixed_points.fixed_point(function, kinks)
     if sigma is None:
         raise ValueError(_no_fixed_point(function))
     return sigma

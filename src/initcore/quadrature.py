@@ -35,9 +35,11 @@ class _Rule(NamedTuple):
     slope: Array  # (n, n): values -> derivatives at the nodes
 
 
-class _Panels(NamedTuple):
+class Panels(NamedTuple):
+    """Where f was evaluated: enough of it to integrate f² and its like by more sums."""
+
+    z: Array  # (panels, n), the nodes; f's argument there is mean + sigma·z
     half: Array  # (panels, 1), half their widths in z
-    z: Array  # (panels, n), the nodes
     weights: Array  # (panels, n), of the Gaussian measure
     values: Array  # (panels, n), f at the nodes
 
@@ -74,26 +76,28 @@ def _evaluate(function: Function, x: Array) -> Array:
     return values.astype(np.float64).reshape(x.shape)
 
 
-def _sample(function: Function, sigma: float, kinks: Sequence[float], mean: float) -> _Panels:
-    """Panels on which f is resolved."""
+def gaussian_panels(
+    function: Function, sigma: float, kinks: Sequence[float] = (), mean: float = 0.0
+) -> Panels:
+    """Panels on which f is resolved, as :func:`gaussian_mean` takes its arguments, unchecked."""
     if sigma == 0.0 or math.isinf(sigma):
         # The limits: a point, or half of the mass at either end of the line.
         ends = [mean] if sigma == 0.0 else [-math.inf, math.inf]
         x = np.array([ends])
-        return _Panels(np.zeros((1, 1)), x, np.full_like(x, 1 / x.size), _evaluate(function, x))
+        return Panels(x, np.zeros((1, 1)), np.full_like(x, 1 / x.size), _evaluate(function, x))
     rule = _rule()
     z_cuts, x_cuts = _grids()
     cuts = np.concatenate([z_cuts, (np.concatenate([x_cuts, kinks]) - mean) / sigma])
     cuts = np.unique(cuts[np.abs(cuts) <= z_cuts[-1]])
     left, right = cuts[:-1], cuts[1:]
     total = 0.0
-    finished: list[_Panels] = []
+    finished: list[Panels] = []
     budget = _MAX_PANELS
     while True:
         half = ((right - left) / 2)[:, None]
         z = left[:, None] + half * (1.0 + rule.nodes)
         weights = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        panels = _Panels(half, z, weights, _evaluate(function, mean + sigma * z))
+        panels = Panels(z, half, weights, _evaluate(function, mean + sigma * z))
         # Those already finished are resolved: what they add to E|f| is known to the first pass.
         total = total or float(np.sum(weights * np.abs(panels.values)))
         budget -= len(left)
@@ -103,10 +107,10 @@ def _sample(function: Function, sigma: float, kinks: Sequence[float], mean: floa
         if not rough.any() or 2 * np.count_nonzero(rough) > budget:
             finished.append(panels)
             break
-        finished.append(_Panels(*(part[~rough] for part in panels)))
+        finished.append(Panels(*(part[~rough] for part in panels)))
         middle = (left + (right - left) / 2)[rough]
         left, right = np.concatenate([left[rough], middle]), np.concatenate([middle, right[rough]])
-    return _Panels(*(np.concatenate(parts) for parts in zip(*finished, strict=True)))
+    return Panels(*(np.concatenate(parts) for parts in zip(*finished, strict=True)))
 
 
 def _checked(sigma: float, mean: float) -> tuple[float, float]:
@@ -139,7 +143,7 @@ def gaussian_mean(
     """
     sigma, mean = _checked(sigma, mean)
     with np.errstate(all="ignore"):
-        panels = _sample(function, sigma, kinks, mean)
+        panels = gaussian_panels(function, sigma, kinks, mean)
         return float(np.sum(panels.weights * panels.values))
 
 
@@ -157,82 +161,12 @@ def gaussian_moments(
     """The moments of f(mean + sigma·z), as :func:`gaussian_mean` takes its arguments."""
     sigma, mean = _checked(sigma, mean)
     with np.errstate(all="ignore"):
-        panels = _sample(function, sigma, kinks, mean)
+        panels = gaussian_panels(function, sigma, kinks, mean)
         first = float(np.sum(panels.weights * panels.values))
         second = float(np.sum(panels.weights * panels.values**2))
         # Centred, not E f² − (E f)²: a nearly constant f would have lost every digit.
         variance = float(np.sum(panels.weights * (panels.values - first) ** 2))
     return Moments(first, second, second if math.isinf(second) else variance)
-
-
-_EXPONENTS = np.arange(-30.0, 31.0)  # a fixed point is looked for between these powers of two
-
-
-@functools.cache
-def _scan() -> tuple[Array, Array, Array]:
-    """Panels on x > 0 that double, and what they weigh for every σ = 2^k of _EXPONENTS.
-
-    The nodes (panels, n), their Gaussian weights (σ, panels · n), the panels' weights (σ, panels).
-    """
-    rule = _rule()
-    cuts = np.concatenate([[0.0], 2.0 ** np.arange(_EXPONENTS[0] - 3.0, _EXPONENTS[-1] + 7.0)])
-    half = (np.diff(cuts) / 2)[:, None]
-    x = cuts[:-1, None] + half * (1.0 + rule.nodes)
-    z = x / 2.0 ** _EXPONENTS[:, None, None]
-    weights = half / x * z * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    return x, weights.reshape(len(weights), -1), weights.sum(axis=2)
-
-
-def fixed_point(function: Function, kinks: Sequence[float] = ()) -> float | None:
-    """The σ at which E f(σz)² crosses 1, of several the first; None where there is none.
-
-    It is looked for between the powers of two from 2⁻³⁰ to 2³⁰, and has the digits that
-    :func:`gaussian_moments` has. Where panels that are the same for every σ do not tell on which
-    side of 1 the expectation is, that function does.
-    """
-    with np.errstate(all="ignore"):
-        x, weights, masses = _scan()
-        squares = _evaluate(function, x) ** 2 + _evaluate(function, -x) ** 2
-        squares = np.minimum(squares, 1e290)  # infinity · 0 would hide it from a σ that sees none
-        energies = weights @ squares.ravel()
-        errors = masses @ np.abs(squares @ _rule().last).sum(axis=1)
-        known = np.abs(energies - 1.0) > 10.0 * errors + 1e-9
-
-    def below(i: int) -> bool:
-        if known[i]:
-            return bool(energies[i] < 1.0)
-        return gaussian_moments(function, 2.0 ** _EXPONENTS[i], kinks).second_moment < 1.0
-
-    start = below(0)
-    right = next((i for i in range(1, len(_EXPONENTS)) if below(i) != start), None)
-    return None if right is None else _root(function, kinks, 2.0 ** _EXPONENTS[right], start)
-
-
-def _root(function: Function, kinks: Sequence[float], right: float, rises: bool) -> float:
-    """The σ in (right/2, right) at which E f(σz)² crosses 1, by Newton's method in a bracket.
-
-    With s = ln σ, d/ds E f(σz)² = E (z² − 1) f(σz)²; ln E f², which is nearly linear in s, is what
-    Newton's method sees. f is sampled once, as z of the wider Gaussian needs it.
-    """
-    with np.errstate(all="ignore"):
-        panels = _sample(function, right, kinks, 0.0)
-        squares, z2 = panels.weights * panels.values**2, panels.z**2
-        low, s, high = -math.log(2.0), 0.0, 0.0  # ln(σ/right)
-        for _ in range(60):
-            # The weights are those of σ = right; these are of this σ.
-            ratio = math.exp(-2.0 * s)
-            here = squares * np.exp(0.5 * (1.0 - ratio) * z2)
-            energy = float(np.sum(here)) * math.sqrt(ratio)
-            slope = float(np.sum(here * (ratio * z2 - 1.0))) * math.sqrt(ratio)
-            low, high = (s, high) if (energy < 1.0) == rises else (low, s)
-            step = math.inf
-            if 0.0 < energy < math.inf and slope != 0.0:
-                step = -math.log(energy) * energy / slope
-            new = s + step if low <= s + step <= high else (low + high) / 2.0
-            if abs(new - s) < 1e-15:
-                break
-            s = new
-    return right * math.exp(new)
 
 
 def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> float:
@@ -241,6 +175,6 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
     12 digits when the kinks are given, about 6 when they are not. A jump of f itself is left out.
     """
     with np.errstate(all="ignore"):
-        panels = _sample(function, 1.0, kinks, 0.0)
+        panels = gaussian_panels(function, 1.0, kinks)
         slopes = panels.values @ _rule().slope.T / panels.half
         return float(np.sum(panels.weights * slopes**2))
