@@ -9,7 +9,6 @@ import initcore as ic
 # What NumPy does not load itself, and the drawing of a small tensor does not need.
 SLOW = {
     "concurrent.futures",
-    "decimal",
     "hashlib",
     "importlib.metadata",
     "initcore.experiments",

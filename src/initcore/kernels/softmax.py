@@ -146,7 +146,7 @@ def softmax(
     entries, which = (None, None) if mask is None else _mask(mask, logits, axis, real)
     keep = entries if entries is not None and entries.dtype == np.uint8 else None
     bias = entries if keep is None else None
-    p = _result("out", out, logits, dtype)
+    p = np.empty(logits.shape, dtype) if out is None else _result(out, logits, dtype)
     if mask is not None and out is not None and np.shares_memory(p, np.asarray(mask)):
         raise ValueError("out overlaps mask: memory of its own is accepted")
     targets = _last(p, axis)
@@ -161,7 +161,7 @@ def softmax(
         shape = (size, n)
         block = contiguous(rows[index], real).reshape(shape)
         target = targets[index]
-        direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
+        direct = target.dtype == real and target.flags.carray
         block_p = target.reshape(shape) if direct else np.empty(shape, real)
         mask_row = None if which is None else np.ascontiguousarray(which[index]).reshape(size)
         stats = statistics[index].reshape(size, -1)
@@ -209,7 +209,8 @@ def softmax_backward(
     _finite_in(real, "scale", scale)
     rows, gradients = _last(probabilities, axis), _last(gradient, axis)
     lead, n = rows.shape[:-1], rows.shape[-1]
-    dz = _result("out", out, probabilities, dtype, gradient)
+    shape = probabilities.shape
+    dz = np.empty(shape, dtype) if out is None else _result(out, probabilities, dtype, gradient)
     targets = _last(dz, axis)
     kernel = _core.default().softmax_backward
 
@@ -218,7 +219,7 @@ def softmax_backward(
         block = contiguous(rows[index], real).reshape(shape)
         block_dp = contiguous(gradients[index], real).reshape(shape)
         target = targets[index]
-        direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
+        direct = target.dtype == real and target.flags.carray
         block_dz = target.reshape(shape) if direct else np.empty(shape, real)
         kernel(block, block_dp, block_dz, scale)
         if not direct:
@@ -238,15 +239,12 @@ def _axis(axis: object) -> int:
 
 
 def _result(
-    argument: str,
     out: object,
     like: npt.NDArray[Any],
     dtype: np.dtype[Any],
     *others: npt.NDArray[Any],
 ) -> npt.NDArray[Any]:
-    """`out` checked (the same memory as an input, or none of it), or a new array."""
-    if out is None:
-        return np.empty(like.shape, dtype)
+    """`out`, checked: the same memory as an input, or none of it."""
     result = check_output(out, like.shape, (find_dtype(dtype),))
     for given in (like, *others):
         if result is given or not np.may_share_memory(result, given):
@@ -258,6 +256,6 @@ def _result(
         )
         if not same and np.shares_memory(result, given):
             raise ValueError(
-                f"{argument} overlaps an input: the input itself, or memory of its own, is accepted"
+                "out overlaps an input: the input itself, or memory of its own, is accepted"
             )
     return result
