@@ -33,6 +33,7 @@ from .draw_statistics import (
     FIRSTS,
     LAWS,
     LIMIT,
+    TAILS,
     TILE,
     Check,
     Law,
@@ -64,18 +65,18 @@ def worst(checks: Iterable[Check], test: str = "") -> str:
 
 
 def row(law: Law, dtype: str, stream: list[Check], seeds: list[Check], streams: list[Check]) -> str:
-    tails = {
-        check.what[-1]: f"{check.observed:.0f} ({check.expected:.{2 * (check.expected < 100)}f})"
-        for check in stream
-        if check.test == "tails"  # the last one of each is that of both sides, if there are two
-    }
+    tails = dict.fromkeys(TAILS, "–")
+    for check in stream:  # the last one of each is that of both sides, if there are two
+        if check.test == "tails":
+            expected = f"{check.expected:.{2 * (check.expected < 100)}f}"
+            tails[abs(float(check.what.split()[-1]))] = f"{check.observed:.0f} ({expected})"
     columns = [
         law.name,
         dtype,
         worst(stream, "law"),
         worst(stream, "digits"),
         worst(stream, "moments"),
-        ", ".join(tails.values()) or "–",
+        ", ".join(tails.values()),
         worst(stream, "positions"),
         worst(stream, "pairs"),
         worst(stream, "correlation"),
