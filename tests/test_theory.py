@@ -6,9 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from initcore import theory
 from initcore.initializers import constant, kaiming_normal, normal, torch_linear, uniform
-from initcore.quadrature import gaussian_moments
 from initcore.theory import predict
 
 
@@ -137,24 +135,6 @@ def test_a_layer_takes_one_expectation():
     predict([512] * 101, activation=counted)
     assert len(points) <= 3 * 100
     assert max(points) <= 4000
-
-
-def test_layers_that_are_alike_take_one_expectation(monkeypatch):
-    calls = []
-
-    def counted(*arguments):
-        calls.append(arguments)
-        return gaussian_moments(*arguments)
-
-    monkeypatch.setattr(theory, "gaussian_moments", counted)
-    theory._known_moments.cache_clear()
-    first = predict([100] * 51, activation="selu", init="lecun_normal")
-    assert len(calls) < 20
-    calls.clear()
-    again = predict([100] * 51, activation="selu", init="lecun_normal")
-    assert not calls
-    assert again.pre.equals(first.pre)
-    assert again.post.equals(first.post)
 
 
 @pytest.mark.parametrize(
