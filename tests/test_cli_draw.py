@@ -3,6 +3,9 @@
 
 import re
 import tracemalloc
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -67,15 +70,22 @@ def test_memory_is_that_of_two_buffers(tmp_path):
     assert peak < 2.5 * module._BUFFER_BYTES
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left on device"), KeyboardInterrupt, MemoryError]
+)
+def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, failure):
     path = tmp_path / "w.npy"
     before = draw(path, "--shape", "3,3")
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    @contextmanager
+    def failing(path):
+        with whole_file(path) as file, mock.patch.object(module, "_BUFFER_BYTES", 100):
+            file.write(b"the header")
+            yield SimpleNamespace(write=mock.Mock(side_effect=[10, 10, failure]))
 
-    monkeypatch.setattr(module, "_stream", full)
-    assert main(["draw", "--out", str(path), "--shape", "4,4"]) != 0
+    whole_file = module._whole_file
+    monkeypatch.setattr(module, "_whole_file", failing)
+    assert main(["draw", "--out", str(path), "--shape", "40,40"]) != 0
     assert [p.name for p in tmp_path.iterdir()] == ["w.npy"]
     assert np.array_equal(np.load(path), before)
 
@@ -84,7 +94,10 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (("--shape", "4"), "--shape.*has no fans"),
-        (("--shape", "4,x"), "--shape"),
+        (("--shape", "4,x"), "--shape.*'x' is not an integer"),
+        (("--shape", "4,4", "--shard", "0:x"), "--shard.*'x' is not an integer"),
+        (("--shape", "4,4", "--name", "\udc80"), "--name.*UTF-8"),
+        (("--shape", "4,4", "--init", "embedding(padding_idx=7)"), "--init.*padding_idx.*got 7"),
         (("--shape", "4,-4"), "--shape.*negative"),
         (("--shape", "4,4", "--dtype", "int8"), "--dtype.*float32, float64, float16, bfloat16"),
         (("--shape", "4,4", "--seed", "-1"), "--seed"),

@@ -452,8 +452,8 @@ def test_ends_of_a_uniform(dtype):
 
 def test_ranges_and_values_that_a_dtype_does_not_have():
     for init, message in (
-        (uniform(1, 1 + 1e-12), "must have a value in float32"),
-        (uniform(-1e-60, 1e-60), "must have a value in float32"),
+        (uniform(1, 1 + 1e-12), "must have values in float32"),
+        (uniform(-1e-60, 1e-60), "must have values in float32"),
         (uniform(0, 1e39), "upper end must be finite in float32"),
         (uniform(-1e39, 0), "lower end must be finite in float32"),
         (normal(1e39), "standard deviation must be finite in float32"),

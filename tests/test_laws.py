@@ -22,13 +22,13 @@ from draws import (
     HALVES,
     OF_FANS,
     follows,
-    make,
     moments_agree,
     needs_bfloat16,
     same,
     values_of,
     within_5_sigma,
 )
+from initcore.dtypes import find_dtype
 from initcore.reference.sampling import bfloat16
 
 INF = math.inf
@@ -269,7 +269,7 @@ def test_a_half_normal(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_factor_multiplies_every_value(spec, dtype):
     """By a power of two exactly, but for float16's numbers without an exponent of their own."""
-    init, doubled = make(spec), make(spec).scaled(2)
+    init, doubled = ic.initializer(spec), ic.initializer(spec).scaled(2)
     assert doubled.std((3,)) == pytest.approx(2 * init.std((3,)), rel=1e-14)
     assert doubled.bound((3,)) == pytest.approx(2 * init.bound((3,)), rel=1e-14)
     assert doubled.law((3,)).mean == pytest.approx(2 * init.law((3,)).mean, rel=1e-14)
@@ -282,7 +282,7 @@ def test_a_factor_multiplies_every_value(spec, dtype):
 def test_a_factor_of_zero():
     """Zeros, and a law without spread."""
     for spec in ELEMENTWISE:
-        init = make(spec).scaled(0)
+        init = ic.initializer(spec).scaled(0)
         assert (init.std((3,)), init.law((3,)).mean) == (0, 0)
         assert not np.any(draw(init, 50))
 
@@ -294,7 +294,7 @@ def test_a_factor_of_zero():
 @pytest.mark.parametrize("spec", ["normal()", "normal(std=0.02, mean=1)", "kaiming_normal()"])
 def test_a_half_is_the_float32_value_rounded_once(spec, half):
     """To the nearest, of two the even one."""
-    init = make(spec)
+    init = ic.initializer(spec)
     wide, rounded = draw(init), draw(init, dtype=half)
     assert rounded.dtype == np.dtype(half)
     expected = wide.astype(np.float16).view(np.uint16) if half == "float16" else bfloat16(wide)
@@ -310,7 +310,7 @@ BOUNDED = [  # the initializer, its ends, and whether the lower one is taken
     ("truncated_normal(0.5, 1, cut=1, corrected=False)", 0.5, 1.5, False),
     ("truncated_normal(bounds=(1, 1.04))", 1, 1.04, False),
     ("truncated_normal(bounds=(-0.3, 0.1))", -0.3, 0.1, False),
-    ("truncated_normal(bounds=(-inf, -1))", -INF, -1, False),
+    ("truncated_normal(bounds=(-1e999, -1))", -INF, -1, False),
     ("truncated_normal(bounds=(10, 11))", 10, 11, False),
 ]
 
@@ -327,7 +327,7 @@ def halves_inside(half, low, high, closed):
 @pytest.mark.parametrize(("spec", "low", "high", "closed"), BOUNDED)
 def test_a_half_between_bounds_is_the_nearest_inside(spec, low, high, closed, half):
     """Where rounding would reach an excluded bound, the next value inside."""
-    init, inside = make(spec), halves_inside(half, low, high, closed)
+    init, inside = ic.initializer(spec), halves_inside(half, low, high, closed)
     wide = draw(init).astype(np.float64)
     nearest = (
         wide.astype(np.float16).astype(np.float64)
@@ -344,7 +344,7 @@ def test_a_half_between_bounds_is_the_nearest_inside(spec, low, high, closed, ha
 @pytest.mark.parametrize(("spec", "low", "high", "closed"), BOUNDED)
 def test_no_value_at_or_beyond_a_bound(spec, low, high, closed, dtype):
     """Compared as real numbers: neither the bound nor its rounding to the dtype is reached."""
-    x = draw(make(spec), dtype=dtype)
+    x = draw(ic.initializer(spec), dtype=dtype)
     exact, ends = x.astype(np.float64), np.array([low, high]).astype(x.dtype).astype(np.float64)
     assert np.all((exact >= low) if closed else (exact > low) & (exact > ends[0]))
     assert np.all((exact < high) & (exact < ends[1]))
@@ -481,7 +481,7 @@ def test_other_dtypes_are_refused(dtype):
 @pytest.mark.parametrize("spec", [*ELEMENTWISE, *OF_FANS])
 def test_half_and_single_agree(spec):
     """Every law in half precision is its float32 draw, to a half's rounding."""
-    init = make(spec)
+    init = ic.initializer(spec)
     wide = draw(init, (64, 50)).astype(np.float64)
     for half in DTYPE_NAMES[2:]:
         x = draw(init, (64, 50), dtype=half).astype(np.float64)
@@ -494,7 +494,7 @@ def test_half_and_single_agree(spec):
 @pytest.mark.parametrize("spec", [*ELEMENTWISE, *OF_FANS])
 def test_draws_have_the_moments_of_their_law(spec, dtype):
     """Mean, standard deviation and bound that `law` states, in every dtype."""
-    init = make(spec)
+    init = ic.initializer(spec)
     law = init.law((300, 200))
     assert (law.std, law.bound) == (init.std((300, 200)), init.bound((300, 200)))
     x = draw(init, (300, 200), dtype=dtype)
@@ -630,3 +630,90 @@ def test_the_public_names():
     assert {*names} <= {*ic.__all__}
     for name in names:
         assert getattr(ic, name).__doc__
+
+
+# --- what a dtype cannot hold, and what it can ---
+
+
+@pytest.mark.parametrize(
+    ("init", "dtype", "message"),
+    [
+        (ic.normal(1e5), "float16", "largest normals.*finite in float16"),
+        (ic.truncated_normal(1e6), "float16", "largest normals.*finite in float16"),
+        (ic.truncated_normal(1e5, bounds=(0, INF)), "float16", "largest normals.*float16"),
+        (ic.truncated_normal(1e308, cut=9), "float64", "finite in float64"),
+        (ic.normal(1e-50), "float32", "must not vanish in float32"),
+        (ic.normal(1e-10), "float16", "must not vanish in float16"),
+        (ic.truncated_normal(1e-50), "float32", "float32"),
+        (ic.uniform(-7e-8, 7e-8), "float16", "must have values in float16"),
+    ],
+)
+def test_a_law_that_would_pile_up_or_vanish(init, dtype, message):
+    """One value in the place of all that a dtype does not have would be a silent wrong number."""
+    out = np.full(3, 7, dtype)
+    with pytest.raises(ValueError, match=message):
+        init((3,), seed=0, name="w", out=out)
+    assert np.all(out == 7)
+
+
+def test_bounds_beyond_the_dtype_that_nothing_reaches():
+    x = ic.truncated_normal(1000, bounds=(0, 1e6))((1000,), seed=0, name="w", dtype="float16")
+    assert 3000 < x.max() < 7000
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("spec", ["constant(value=1.0004882821813226)", "orthogonal(gain=3)"])
+def test_halves_are_rounded_float32(half, spec):
+    init, shape = ic.initializer(spec), (96, 96)
+    half = find_dtype(half).numpy
+    single = init(shape, seed=0, name="w")
+    assert np.array_equal(init(shape, seed=0, name="w", dtype=half), single.astype(half))
+
+
+def test_no_zero_has_a_sign():
+    for init in (ic.constant(-1), ic.normal(1, -0.5), ic.truncated_normal(1, -1)):
+        x = init.scaled(0)((100,), seed=0, name="w")
+        assert not np.any(x)
+        assert not np.any(np.signbit(x))
+
+
+@pytest.mark.parametrize("cut", [1e-60, 1e-11])
+def test_an_interval_without_digits_is_refused(cut):
+    with pytest.raises(ValueError, match="narrower one is uniform"):
+        ic.truncated_normal(cut=cut)
+
+
+def test_a_narrow_interval_is_uniform():
+    law = ic.truncated_normal(cut=1e-9).law((3,))
+    assert law.std == pytest.approx(1, rel=1e-12)
+    assert law.bound == pytest.approx(math.sqrt(3), rel=1e-12)
+    x = ic.truncated_normal(cut=1e-9)((10**5,), seed=0, name="w", dtype="float64")
+    follows(x, lambda v: (v / math.sqrt(3) + 1) / 2)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_neighbours_in_a_dtype(half):
+    dtype = find_dtype(half)
+    numbers = values_of(dtype.numpy)
+    for below, above in itertools.pairwise(numbers):
+        assert dtype.above(below) == above
+        assert dtype.last_below(above) == below
+        assert dtype.first_not_below((below + above) / 2) == above
+    assert dtype.above(numbers[-1]) == INF
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_neighbours_in_a_wide_dtype(dtype):
+    real, found = np.dtype(dtype).type, find_dtype(dtype)
+    tiny = np.finfo(dtype).smallest_subnormal
+    random = np.random.default_rng(0).standard_normal(100).astype(dtype)
+    for x in (*random, real(0), tiny, -tiny, real(1), real(-1), real(2**-126), np.finfo(dtype).max):
+        with np.errstate(over="ignore"):
+            assert found.above(float(x)) == np.nextafter(x, real(INF))
+            assert found.last_below(float(x)) == np.nextafter(x, real(-INF))
+
+
+def test_odd_dtypes_are_refused():
+    for odd in ("f4, (", "float16, float32", None, [], {"a": 1}, "void", object):
+        with pytest.raises(TypeError, match="dtype must be one of float32"):
+            find_dtype(odd)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import initcore as ic
-from draws import DTYPE_NAMES, DTYPES, ELEMENTWISE, OF_FANS, make, same
+from draws import DTYPE_NAMES, DTYPES, ELEMENTWISE, OF_FANS, same
+from initcore import streams
 from initcore.reference import sampling as reference
 from initcore.reference import ulps
 from initcore.reference.tolerances import (
@@ -49,7 +50,7 @@ def shards(draw, min_dims=0, max_dims=4, max_side=9):
 @given(case=shards(), dtype=st.sampled_from(DTYPE_NAMES))
 def test_a_shard_is_the_slice(spec, case, dtype):
     shape, shard = case
-    init = make(spec)
+    init = ic.initializer(spec)
     assert same(draw(init, shape, shard=shard, dtype=dtype), draw(init, shape, dtype=dtype)[shard])
 
 
@@ -58,7 +59,7 @@ def test_a_shard_is_the_slice(spec, case, dtype):
 def test_a_shard_has_the_fans_of_the_whole(spec, case, dtype):
     """The law is the global tensor's, not the shard's."""
     shape, shard = case
-    init = make(spec)
+    init = ic.initializer(spec)
     assert same(draw(init, shape, shard=shard, dtype=dtype), draw(init, shape, dtype=dtype)[shard])
 
 
@@ -132,7 +133,7 @@ def test_a_shard_fills_any_output(case, dtype, data):
 )  # fmt: skip
 def test_shards_of_more_than_a_task(spec, dtype, shard):
     """numba #8957: shards that threads divide between them, from a matrix of 1.3 million."""
-    shape, init = (1200, 1100), make(spec)
+    shape, init = (1200, 1100), ic.initializer(spec)
     expected = draw(init, shape, dtype=dtype)[shard]
     for threads in (1, 3, 7):
         assert same(draw(init, shape, shard=shard, dtype=dtype, threads=threads), expected)
@@ -147,7 +148,7 @@ def test_shards_of_more_than_a_task(spec, dtype, shard):
 def test_the_ranks_of_any_world_hold_one_tensor(spec, world, axis):
     """torchtitan #3106, OLMo-core #307, jax #40232: the shards put together are the whole,
     whatever their number, and no two ranks hold the same numbers."""
-    shape, init = (496, 64), make(spec)
+    shape, init = (496, 64), ic.initializer(spec)
     step = shape[axis] // world
     parts = [
         draw(init, shape, shard=(slice(None),) * axis + (slice(r * step, (r + 1) * step),))
@@ -163,7 +164,7 @@ def test_the_ranks_of_any_world_hold_one_tensor(spec, world, axis):
 @pytest.mark.parametrize("spec", [*ELEMENTWISE, "embedding(padding_idx=1)"])
 def test_a_shorter_draw_is_a_prefix(spec, dtype):
     """pytorch #80202, jax #2155: values do not change at 16 elements, nor when axis 0 grows."""
-    init = make(spec)
+    init = ic.initializer(spec)
     if "embedding" not in spec:
         for n in (1, 15, 16, 17, 63, 64, 65, 200):
             assert same(draw(init, 300, dtype=dtype)[:n], draw(init, n, dtype=dtype))
@@ -382,3 +383,59 @@ def test_a_shard_does_not_hide_a_shape_that_does_not_fit():
     ):  # fmt: skip
         with pytest.raises(error):
             draw(init, shape, shard=nothing)
+
+
+class Counter:
+    """In the place of a kernel: which elements it was asked for."""
+
+    def __init__(self):
+        self.calls, self.elements = 0, 0
+
+    def __call__(self, out, first, *words, stride=0, half=0):
+        self.calls += 1
+        self.elements += out.size
+        rows = np.atleast_2d(out)
+        indices = first + stride * np.arange(len(rows))[:, None] + np.arange(rows.shape[1])
+        rows[...] = indices
+
+
+@pytest.mark.parametrize(
+    ("shape", "shard"),
+    [
+        ((256, 256, 3, 3), np.s_[:, :, ::2, ::2]),
+        ((256, 256, 3, 3), np.s_[:, :, 0:2, 0:2]),
+        ((256, 256, 3, 3), np.s_[::17, 5:9, :, 1:2]),
+        ((100_000, 16), np.s_[:, 0:8]),
+        ((1_000_000,), np.s_[::3]),
+        ((3_000, 3_000), np.s_[::100, ::100]),
+        ((70, 4097, 40), np.s_[3::7, :, ::3]),
+        ((2, 1 << 21), np.s_[:, ::2]),
+        ((5, 7, 9, 11), np.s_[1::2, ::3, 2:8:5, ::4]),
+    ],
+)
+def test_what_a_shard_draws(shape, shard):
+    """Its own elements, in C order; at most a tile for each, in few calls."""
+    kernel, piece = (
+        Counter(),
+        streams.Shard.of(shape, shard if isinstance(shard, tuple) else (shard,)),
+    )
+    buffer = np.empty(math.prod(piece.sizes))
+    first, runs = piece.runs()
+    streams._draw_runs(kernel, buffer, first, runs, (), 0)
+    whole = np.arange(math.prod(shape)).reshape(shape)
+    assert np.array_equal(buffer, whole[shard].ravel())
+    assert kernel.elements <= 64 * buffer.size
+    assert kernel.calls <= 64 + buffer.size // 100
+
+
+def test_parts_of_a_bias():
+    init = ic.xavier_uniform(parts=(4, 8), fan_in=5, fan_out=4)
+    bias = init((12,), seed=0, name="b")
+    assert init.bound((12,)) == (pytest.approx(math.sqrt(6 / 9)),) * 2
+    assert np.array_equal(bias[3:7], init((12,), seed=0, name="b", shard=np.s_[3:7,]))
+
+
+@pytest.mark.parametrize("init", [ic.normal(), ic.identity()])
+def test_tensors_that_no_index_reaches(init):
+    with pytest.raises(ValueError, match=r"shape.*fewer than 2\*\*63"):
+        init((2**62, 2), seed=0, name="w", shard=(slice(3), slice(1)))

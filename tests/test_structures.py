@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import initcore as ic
-from draws import DTYPES, ELEMENTWISE, HALVES, OF_FANS, make, moments_agree, same, within_5_sigma
+from draws import DTYPES, ELEMENTWISE, HALVES, OF_FANS, moments_agree, same, within_5_sigma
 from initcore.reference import sampling as reference
 
 # The largest error of an orthonormal product: a few roundings of the dtype.
@@ -413,7 +413,7 @@ def test_tensors_without_elements(spec, shape):
     """pytorch #56505, #48152, #73503: an empty array from every initializer, where the rank is
     enough; and no warning."""
     for dtype in ("float32", "float64", "float16"):
-        w = draw(make(spec), shape, dtype=dtype)
+        w = draw(ic.initializer(spec), shape, dtype=dtype)
         assert w.shape == shape
         assert w.dtype == dtype
 

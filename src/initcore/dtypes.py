@@ -34,7 +34,7 @@ class Dtype:
             bfloat16: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
             return bfloat16
         except ImportError:
-            raise ImportError(
+            raise ModuleNotFoundError(
                 "dtype 'bfloat16' needs the ml_dtypes package: pip install ml_dtypes"
             ) from None
 
@@ -56,6 +56,8 @@ class Dtype:
 
     def above(self, number: float) -> float:
         """The number of the format that follows this one of its numbers."""
+        if self.precision == 53:
+            return math.nextafter(number, math.inf)
         if number < 0:
             magnitude = -number
             if math.isinf(magnitude):
@@ -94,7 +96,10 @@ def find_dtype(dtype: npt.DTypeLike) -> Dtype:
 def _find(dtype: Any) -> Dtype:
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
-    found: np.dtype[Any] = np.dtype(dtype)
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except Exception:  # of a string, whatever its parser happens to raise
+        raise TypeError from None
     if dtype is None or not found.isnative or found.name not in DTYPES:  # NumPy's None is float64
         raise TypeError
     return DTYPES[found.name]

@@ -294,7 +294,8 @@ class Initializer:
             The number of an independent repetition.
         dtype
             float32, float64, float16 or bfloat16; None is that of `out`, else float32. float32 and
-            float64 draw different numbers, the halves are float32's, rounded.
+            float64 draw different numbers (but of what is drawn whole, which is rounded float64),
+            the halves are float32's, rounded.
         out
             The array to fill, of this shape or the shard's; it is returned.
         shard
@@ -323,6 +324,12 @@ class Initializer:
         if isinstance(self.rule, Whole):
             return self._write_whole(self.rule, sizes, piece, format_, source, out)
         axis, spans, distributions = _plan(self, sizes, format_)
+        ones: tuple[npt.NDArray[np.int64], ...] | None = None
+        if isinstance(self.rule, Pattern):
+            where = piece or Shard.of(sizes)
+            chosen = where.ranges[0]
+            rows = chosen.start + chosen.step * np.arange(len(chosen) if math.prod(local) else 0)
+            ones = where.places(self.rule.ones(sizes, rows))
         array = np.empty(local, format_.numpy) if out is None else out
         fill = functools.partial(
             streams.fill, seed=source.seed, stream=source.stream, threads=source.threads
@@ -334,10 +341,8 @@ class Initializer:
             for (start, stop), distribution in zip(spans, distributions, strict=True):
                 index, part = piece.span(axis, start, stop)
                 fill(array[(slice(None),) * axis + (index,)], distribution, shard=part)
-        if isinstance(self.rule, Pattern):
-            piece = piece or Shard.of(sizes)
-            rows = np.array(piece.ranges[0] if array.size else (), np.int64)
-            array[piece.places(self.rule.ones(sizes, rows))] = self.factor
+        if ones is not None:
+            array[ones] = self.factor
         return array
 
     def _write_whole(
@@ -353,9 +358,11 @@ class Initializer:
             raise ValueError(
                 f"shard= is for initializers that draw entry by entry, {self} is drawn whole"
             )
-        entries = rule.draw(sizes, source)
+        entries: Array = rule.draw(sizes, source)
         if self.factor != 1.0:
             entries *= self.factor
+        if dtype.half:
+            entries = entries.astype(np.float32)
         largest = max(np.max(entries, initial=0.0), -np.min(entries, initial=0.0))
         if not math.isfinite(dtype.round(float(largest))):
             raise ValueError(
@@ -762,9 +769,7 @@ def _embedding(std: float, padding_idx: int | None) -> Rule:
 @_initializer
 def torch_embedding(padding_idx: int | None = None) -> Rule:
     """:func:`embedding` of standard deviation 1, PyTorch's default."""
-    return (
-        Normal(1.0) if padding_idx is None else Embedding(1.0, integer("padding_idx", padding_idx))
-    )
+    return _embedding(1.0, padding_idx)
 
 
 @_initializer

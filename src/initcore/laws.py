@@ -15,8 +15,12 @@ from initcore.dtypes import Dtype
 from initcore.streams import Distribution
 from initcore.truncation import moments, truncation
 
-# The largest normals that the words of a stream give, in standard deviations.
-_NORMAL_REACH = {"float32": 6.7645, "float64": 8.6521}
+# The largest normals that the words of a stream give, in standard deviations, by a radius of 2^-33
+# and of 2^-54.
+_REACH = {
+    "float32": math.sqrt(2.0 * 33.0 * math.log(2.0)),
+    "float64": math.sqrt(2.0 * 54.0 * math.log(2.0)),
+}
 
 
 def _finite(dtype: Dtype, what: str, value: float) -> float:
@@ -24,6 +28,21 @@ def _finite(dtype: Dtype, what: str, value: float) -> float:
     if not math.isfinite(result):
         raise ValueError(f"{what} must be finite in {dtype.name}, got {value!r}")
     return result
+
+
+def _standard_deviation(dtype: Dtype, what: str, value: float) -> float:
+    """As :func:`_finite`, in the dtype of the arithmetic; values that all vanish are refused."""
+    if value and not dtype.round(value):
+        raise ValueError(f"{what} must not vanish in {dtype.name}, got {value!r}")
+    return _finite(dtype.compute, what, value)
+
+
+def _check_reach(dtype: Dtype, mean: float, std: float, reach: float) -> None:
+    if not math.isfinite(dtype.round(abs(mean) + reach * std)):
+        raise ValueError(
+            f"the largest normals, {reach:.1f} standard deviations from the mean, must be finite "
+            f"in {dtype.name}, got std {std!r} and mean {mean!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -45,10 +64,11 @@ class Constant:
         return abs(self.value)
 
     def scaled(self, factor: float) -> Constant:
-        return Constant(self.value * factor)
+        return Constant(self.value * factor + 0.0)  # -0 is 0
 
     def distribution(self, dtype: Dtype) -> Distribution:
-        return Distribution(_core.CONSTANT, shift=_finite(dtype, "the value", self.value))
+        value = _finite(dtype, "the value", dtype.compute.round(self.value))
+        return Distribution(_core.CONSTANT, shift=value)
 
 
 @dataclass(frozen=True)
@@ -63,18 +83,12 @@ class Normal:
         return math.inf if self.std else abs(self.mean)
 
     def scaled(self, factor: float) -> Normal:
-        return Normal(self.std * factor, self.mean * factor)
+        return Normal(self.std * factor, self.mean * factor + 0.0)
 
     def distribution(self, dtype: Dtype) -> Distribution:
-        compute = dtype.compute
-        std = _finite(compute, "the standard deviation", self.std)
-        mean = _finite(compute, "the mean", self.mean)
-        reach = _NORMAL_REACH[compute.name]
-        if not math.isfinite(dtype.round(abs(mean) + reach * std)):
-            raise ValueError(
-                f"the largest normals, {reach:.1f} standard deviations from the mean, must be "
-                f"finite in {dtype.name}, got std {self.std!r} and mean {self.mean!r}"
-            )
+        std = _standard_deviation(dtype, "the standard deviation", self.std)
+        mean = _finite(dtype.compute, "the mean", self.mean)
+        _check_reach(dtype, self.mean, self.std, _REACH[dtype.compute.name])
         return Distribution(_core.NORMAL, std, mean)
 
 
@@ -125,9 +139,9 @@ class Uniform:
         else:
             _finite(dtype, "the lower end", self.low)
             first = dtype.first_not_below(self.low)
-        if first > last:
+        if first > last or (self.low < 0.0 and first == last):
             raise ValueError(
-                f"the range [{self.low!r}, {self.high!r}) must have a value in {dtype.name}"
+                f"the range [{self.low!r}, {self.high!r}) must have values in {dtype.name}"
             )
         return Distribution(
             _core.UNIFORM,
@@ -167,7 +181,7 @@ class TruncatedNormal:
             return Constant(0.0)
         return TruncatedNormal(
             self.parent_std * factor,
-            self.parent_mean * factor,
+            self.parent_mean * factor + 0.0,
             self.low * factor,
             self.high * factor,
             self.a,
@@ -176,9 +190,13 @@ class TruncatedNormal:
 
     def distribution(self, dtype: Dtype) -> Distribution:
         first, last = _open_interval(dtype, self.low, self.high)
+        # Beyond a cut-off at n, the words reach less far than √(n² + reach²).
+        reach = math.hypot(_REACH[dtype.compute.name], max(self.a, -self.b, 0.0))
+        farthest = min(reach, max(abs(self.a), abs(self.b)))
+        _check_reach(dtype, self.parent_mean, self.parent_std, farthest)
         return Distribution(
             _core.TRUNCATED_NORMAL,
-            _finite(dtype.compute, "the parent's standard deviation", self.parent_std),
+            _standard_deviation(dtype, "the parent's standard deviation", self.parent_std),
             _finite(dtype.compute, "the parent's mean", self.parent_mean),
             first,
             last,

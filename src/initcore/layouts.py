@@ -177,7 +177,9 @@ class Layout:
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def part_axis(self, shape: tuple[int, ...]) -> int:
-        """The axis that the parts lie on."""
+        """The axis that the parts lie on; a bias has but one."""
+        if len(shape) == 1:
+            return 0
         outs = self.axes(shape)[1]
         if len(outs) > 1:
             raise ValueError(f"parts lie on one axis of outputs, got out_axis={self.out_axis!r}")

@@ -34,6 +34,7 @@ _WORD = 2**64
 _TASK_ELEMENTS = 1 << 20
 _SMALL_ELEMENTS = 1 << 16
 _TILE = 64  # elements of the largest tile
+_SCRATCH_ELEMENTS = 1 << 18
 _MAX_THREADS = 1024
 
 
@@ -302,10 +303,10 @@ class Shard:
         Axes beyond the tuple are taken whole. Raises TypeError for other indices than slices,
         ValueError for a step that is not positive and for more slices than axes.
         """
+        if prod(shape) >= _WORD // 2:
+            raise ValueError(f"shape {shape}: fewer than 2**63 elements are accepted")
         if shard is None:
             return cls(shape, tuple(map(range, shape)))
-        if prod(shape) > _WORD:
-            raise ValueError(f"shape {shape} has more elements than a stream, 2**64")
         slices = shard if isinstance(shard, tuple) else (shard,)
         rule = f"shard={shard!r}: a tuple of slices with positive steps, one an axis, is accepted"
         if not all(isinstance(part, slice) for part in slices):
@@ -329,10 +330,6 @@ class Shard:
     def sizes(self) -> tuple[int, ...]:
         """The shape of the piece."""
         return tuple(map(len, self.ranges))
-
-    @property
-    def is_whole(self) -> bool:
-        return self.sizes == self.shape
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -430,19 +427,41 @@ def _draw_runs(
     words: tuple[Any, ...],
     half: int,
 ) -> None:
-    """The elements first + Σ i·stride of a stream, i < count for each of the runs, in C order."""
-    if not runs or runs[-1][1] != 1:
-        runs = [*runs, (1, 1)]
-    *outer, (rows, stride), (n, _) = [(1, 0), *runs]
-    pieces = buffer.reshape(-1, rows, n)
-    for piece, indices in zip(pieces, np.ndindex(*(count for count, _ in outer)), strict=True):
-        start = first + sum(i * step for i, (_, step) in zip(indices, outer, strict=True))
-        if n > 1 or not 1 < stride < _TILE:
-            draw(piece, start, *words, stride=stride, half=half)
-            continue
-        # an element costs its tile: cheaper to draw those between
-        for row in range(0, rows, _SMALL_ELEMENTS // _TILE):
-            taken = piece[row : row + _SMALL_ELEMENTS // _TILE, 0]
-            between = np.empty((taken.size - 1) * stride + 1, buffer.dtype)
-            draw(between, start + row * stride, *words, half=half)
-            taken[:] = between[::stride]
+    """The elements first + Σ i·stride of a stream, i < count for each of the runs, in C order.
+
+    An element alone costs its tile. So the innermost runs that leave out less than that are drawn
+    with what lies between, the run around them by rows, and those around that one by one.
+    """
+    inner, span, taken = len(runs), 1, 1
+    while inner:
+        count, stride = runs[inner - 1]
+        longer = (count - 1) * stride + span
+        if longer > _TILE * count * taken:
+            break
+        inner, span, taken = inner - 1, longer, count * taken
+    if inner == 0:
+        runs, inner = [(1, 0), *runs], 1
+    (rows, stride), rest = runs[0], runs[1:]
+    if inner > 1:
+        for row, piece in enumerate(buffer.reshape(rows, -1)):
+            _draw_runs(draw, piece, first + row * stride, rest, words, half)
+    elif span == taken:
+        draw(buffer.reshape(rows, span), first, *words, stride=stride, half=half)
+    elif span > _SCRATCH_ELEMENTS:
+        (count, step), more = rest[0], rest[1:]
+        at_once = max(_SCRATCH_ELEMENTS // step, 1)
+        for row, piece in enumerate(buffer.reshape(rows, count, -1)):
+            for i in range(0, count, at_once):
+                part = piece[i : i + at_once]
+                start = first + row * stride + i * step
+                _draw_runs(draw, part.reshape(-1), start, [(len(part), step), *more], words, half)
+    else:
+        shape = [count for count, _ in rest]
+        at_once = _SCRATCH_ELEMENTS // span
+        pieces = buffer.reshape(rows, *shape)
+        for row in range(0, rows, at_once):
+            piece = pieces[row : row + at_once]
+            scratch = np.empty((len(piece), span), buffer.dtype)
+            draw(scratch, first + row * stride, *words, stride=stride, half=half)
+            steps = [scratch.itemsize * step for step in (span, *(step for _, step in rest))]
+            piece[...] = np.lib.stride_tricks.as_strided(scratch, piece.shape, steps)

@@ -12,6 +12,8 @@ from functools import lru_cache
 
 # The kernels' inverse CDF is right to 40; the rest is for the last word beyond the nearer bound.
 FARTHEST = 37.0
+# Narrower, the digits of its ends would be too few.
+NARROWEST = 1e-10
 
 _DIGITS = 50
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
@@ -51,12 +53,18 @@ def _context() -> Context:
 
 
 def check_interval(a: float, b: float) -> None:
-    """ValueError unless a < b, and the interval begins within 37 standard deviations of the mean.
+    """ValueError unless a < b, not all too close, and the interval begins within 37 standard
+    deviations of the mean.
 
     a, b: the bounds in standard deviations from the mean, either may be infinite.
     """
     if not a < b:
         raise ValueError(f"bounds of {a} and {b} standard deviations: lower < upper is accepted")
+    if b - a < NARROWEST * max(1.0, min(abs(a), abs(b))):
+        raise ValueError(
+            f"the interval from {a} to {b} standard deviations: one of {NARROWEST:g} or wider, "
+            "for its distance from the mean, is accepted; a narrower one is uniform"
+        )
     if a > FARTHEST or b < -FARTHEST:
         raise ValueError(
             f"the interval from {a} to {b} standard deviations: one that begins within "

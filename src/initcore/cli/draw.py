@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -74,45 +75,56 @@ def draw(
     with option("--init"):
         chosen = initializer(init)
     with option("--shape"):
-        sizes = tuple(map(int, shape.split(",")))
+        sizes = tuple(_integer(size) for size in shape.split(","))
         chosen.std(sizes)
     with option("--shard"):
         slices = None if shard is None else tuple(map(_slice, shard.split(",")))
         piece = Shard.of(sizes, slices)
     with option("--dtype"):
         numpy_dtype = find_dtype(dtype).numpy
-    words: dict[str, Any] = {
-        "seed": checked_seed(seed),
-        "threads": checked_threads(threads),
-        "dtype": numpy_dtype,
-    }
+    name = out.stem if name is None else name
+    with option("--name"):
+        stream_id(name)
     with option("--trial"):
-        words |= {"name": out.stem if name is None else name, "trial": trial}
-        stream_id(words["name"], trial)
+        stream_id(name, trial)
+    keywords: dict[str, Any] = {
+        "seed": checked_seed(seed),
+        "name": name,
+        "trial": trial,
+        "dtype": numpy_dtype,
+        "threads": checked_threads(threads),
+    }
     drawn_whole = isinstance(chosen.rule, Whole)
     with option("--init"):
         if not drawn_whole:  # nothing of it: what cannot be drawn says so before there is a file
-            chosen(sizes, shard=(slice(0),) * len(sizes), **words)
+            chosen(sizes, shard=(slice(0),) * len(sizes), **keywords)
         elif slices is not None:
-            chosen(sizes, shard=slices, **words)
+            chosen(sizes, shard=slices, **keywords)
 
     with _whole_file(out) as file, progress_bar("drawing", hidden=False) as report:
         header = {"descr": np.lib.format.dtype_to_descr(numpy_dtype), "fortran_order": False}
-        np.lib.format.write_array_header_2_0(file, {**header, "shape": piece.sizes})
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": piece.sizes})
         if drawn_whole:
-            file.write(chosen(sizes, **words).reshape(-1).view(np.uint8).data)
+            file.write(chosen(sizes, **keywords).reshape(-1).view(np.uint8).data)
         else:
-            _stream(partial(chosen, sizes, **words), piece, numpy_dtype, file, report)
+            _stream(partial(chosen, sizes, **keywords), piece, numpy_dtype, file, report)
     what = "×".join(map(str, piece.sizes))
     of = "" if slices is None else f" of {'×'.join(map(str, sizes))}"
-    console().print(f"{out}: {what}{of}, {dtype}, {chosen}, seed {seed}, name {words['name']!r}")
+    console().print(f"{out}: {what}{of}, {dtype}, {chosen}, seed {seed}, name {name!r}")
 
 
 def _slice(text: str) -> slice:
     bounds = text.split(":")
     if not 2 <= len(bounds) <= 3:
         raise ValueError(f"{text!r} is not START:STOP or START:STOP:STEP; each may be left out")
-    return slice(*(int(bound) if bound.strip() else None for bound in bounds))
+    return slice(*(_integer(bound) if bound.strip() else None for bound in bounds))
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an integer") from None
 
 
 @contextmanager
@@ -123,6 +135,8 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     try:
         with part.open("xb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())  # a name must not be had by what a crash could still undo
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -150,6 +164,6 @@ def _stream(
                 written.result()
             written = writer.submit(file.write, buffer.view(np.uint8).data)
             if report is not None:
-                report(number, len(parts))
+                report(number + 1, len(parts))
         if written is not None:
             written.result()
