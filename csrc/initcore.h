@@ -87,6 +87,21 @@ typedef struct {
 } ic_softmax_rows;
 enum { IC_LSE, IC_MAX_PROB, IC_ENTROPY, IC_SUM_SQ, IC_JACOBIAN_NORM, IC_ROW_STATISTICS };
 
+/* Attention of heads: q (., queries, d_k), k (., keys, d_k). */
+typedef struct {
+  size_t queries, keys, d_k;
+  double scale, softcap;   /* as of softmax */
+  int causal;              /* query i sees keys up to i + keys - queries */
+  const int64_t *heads;    /* (heads, 3): which matrix of q, of k and of the mask a head has */
+  const void *q, *k;
+  const uint8_t *keep;     /* boolean mask, non-zero takes part; NULL: none */
+  const void *bias;        /* additive mask of the dtype; NULL: none */
+  ptrdiff_t mask_size, mask_query, mask_key; /* elements between matrices, queries, keys of it */
+} ic_attention;
+enum {
+  IC_LOGIT_MEAN = IC_ROW_STATISTICS, IC_LOGIT_VAR, IC_LOGIT_MAX, IC_KEYS, IC_ATTENTION_STATISTICS
+};
+
 /* Exact sums of doubles and of their squares: integers in 32-bit digits held in 64-bit words. */
 enum {
   IC_EXACT_SUM_WORDS = 68,     /* unit 2^-1074 */
@@ -149,6 +164,14 @@ struct ic_kernels {
                                double scale);
   void (*softmax_backward_f64)(const double *p, const double *dp, double *dz, size_t rows,
                                size_t n, double scale);
+  /* Rows first ... last - 1 of all, row head queries + query: statistics (of those rows,
+   * IC_ATTENTION_STATISTICS). workspace: attention_workspace bytes at any address. */
+  int (*attention_f32)(const ic_attention *, size_t first, size_t last, double *statistics,
+                       void *workspace, const volatile int32_t *cancel);
+  int (*attention_f64)(const ic_attention *, size_t first, size_t last, double *statistics,
+                       void *workspace, const volatile int32_t *cancel);
+  size_t (*attention_workspace_f32)(const ic_attention *);
+  size_t (*attention_workspace_f64)(const ic_attention *);
   /* x (t, m) added to m accumulators of IC_EXACT_WORDS; exact_carry makes digits canonical */
   void (*exact_add)(int64_t *accumulators, const double *x, size_t t, size_t m);
   void (*exact_carry)(int64_t *accumulators, size_t m);

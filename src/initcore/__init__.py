@@ -34,8 +34,10 @@ from .initializers import (
     xavier_uniform,
     zeros,
 )
+from .kernels.attention import attention_stats
 from .kernels.chain import chain, moments
 from .kernels.softmax import softmax, softmax_backward
+from .results.attention_rows import AttentionRows, AttentionSummary
 from .results.layers import ChainLayers, LayerStats
 from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
@@ -80,6 +82,8 @@ def isa() -> str:
 
 __all__ = [
     "Activation",
+    "AttentionRows",
+    "AttentionSummary",
     "ChainLayers",
     "Comparison",
     "Initializer",
@@ -88,6 +92,7 @@ __all__ = [
     "SoftmaxRows",
     "SoftmaxSummary",
     "activation",
+    "attention_stats",
     "chain",
     "compare_inits",
     "constant",

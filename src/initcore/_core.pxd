@@ -48,7 +48,19 @@ cdef extern from "initcore.h" nogil:
         const int64_t *mask_row
         size_t queries, first_row
 
+    ctypedef struct ic_attention:
+        size_t queries, keys, d_k
+        double scale, softcap
+        int causal
+        const int64_t *heads
+        const void *q
+        const void *k
+        const uint8_t *keep
+        const void *bias
+        ptrdiff_t mask_size, mask_query, mask_key
+
     enum: IC_ROW_STATISTICS
+    enum: IC_ATTENTION_STATISTICS
     enum: IC_EXACT_SUM_WORDS
     enum: IC_EXACT_SQUARE_WORDS
     enum: IC_EXACT_WORDS
@@ -94,6 +106,12 @@ cdef extern from "initcore.h" nogil:
                          double) noexcept nogil
         void (*softmax_backward_f64)(const double *, const double *, double *, size_t, size_t,
                                      double) noexcept nogil
+        int (*attention_f32)(const ic_attention *, size_t, size_t, double *, void *,
+                             const int32_t *) noexcept nogil
+        int (*attention_f64)(const ic_attention *, size_t, size_t, double *, void *,
+                             const int32_t *) noexcept nogil
+        size_t (*attention_workspace_f32)(const ic_attention *) noexcept nogil
+        size_t (*attention_workspace_f64)(const ic_attention *) noexcept nogil
         void (*exact_add)(int64_t *, const double *, size_t, size_t) noexcept nogil
         void (*exact_carry)(int64_t *, size_t) noexcept nogil
 

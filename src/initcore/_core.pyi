@@ -21,6 +21,7 @@ FLOAT16: int
 BFLOAT16: int
 EXACT_WORDS: int
 ROW_STATISTICS: int
+ATTENTION_STATISTICS: int
 
 class Chain:
     dtype: str
@@ -34,6 +35,20 @@ class Chain:
         input: Source,
         weights: Sequence[Source],
         biases: Sequence[Source | None],
+    ) -> None: ...
+
+class Attention:
+    dtype: str
+    def __init__(
+        self,
+        q: Real,
+        k: Real,
+        heads: npt.NDArray[np.int64],
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        causal: bool = False,
+        mask: npt.NDArray[Any] | None = None,
     ) -> None: ...
 
 class Kernels:
@@ -118,6 +133,15 @@ class Kernels:
         dz: npt.NDArray[Any],
         scale: float,
     ) -> None: ...
+    def attention_workspace(self, spec: Attention) -> int: ...
+    def attention(
+        self,
+        spec: Attention,
+        first: int,
+        statistics: npt.NDArray[np.float64],
+        workspace: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
     def exact_add(
         self, accumulators: npt.NDArray[np.int64], x: npt.NDArray[np.float64]
     ) -> None: ...

@@ -22,6 +22,7 @@ CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = 0, 1, 2, 3
 FLOAT16, BFLOAT16 = 1, 2  # what 16-bit outputs are
 EXACT_WORDS = <int>IC_EXACT_WORDS
 ROW_STATISTICS = <int>IC_ROW_STATISTICS
+ATTENTION_STATISTICS = <int>IC_ATTENTION_STATISTICS
 
 
 cdef int set_law(ic_distribution *law, tuple words) except -1:
@@ -88,6 +89,46 @@ cdef class Chain:
         source.data = buffer.buf
         source.row_stride = buffer.strides[0] // buffer.itemsize if buffer.ndim > 1 else 0
         return 0
+
+
+cdef class Attention:
+    """Heads of attention as the kernels read them.
+
+    q (., queries, d_k) and k (., keys, d_k) of one dtype, float32 or float64; heads (n, 3): which
+    matrix of q, of k and of the mask each has; mask (., queries or 1, keys or 1), uint8 (non-zero
+    takes part) or of the dtype (added), or None; softcap 0: none.
+    """
+
+    cdef ic_attention attention
+    cdef list buffers
+    cdef readonly str dtype
+
+    def __cinit__(self, q, k, const int64_t[:, ::1] heads, *, double scale, double softcap=0.0,
+                  bint causal=False, mask=None):
+        cdef ic_attention *a = &self.attention
+        self.buffers = [heads]
+        self.dtype = q.dtype.name
+        a.q, a.k = self.bind(q), self.bind(k)
+        a.queries, a.d_k, a.keys = q.shape[1], q.shape[2], k.shape[1]
+        a.heads = &heads[0, 0] if heads.shape[0] else NULL
+        a.scale, a.softcap, a.causal = scale, softcap, causal
+        if mask is not None:
+            if mask.dtype.name == "uint8":
+                a.keep = <const uint8_t *>self.bind(mask, "uint8")
+            else:
+                a.bias = self.bind(mask)
+            a.mask_size = mask.shape[1] * mask.shape[2]
+            a.mask_query = mask.shape[2] if mask.shape[1] > 1 else 0
+            a.mask_key = mask.shape[2] > 1
+
+    cdef const void *bind(self, array, dtype=None) except? NULL:
+        if array.dtype.name != (dtype or self.dtype) or self.dtype not in ("float32", "float64"):
+            raise TypeError(f"attention in {self.dtype} was given an array of {array.dtype}")
+        view = memoryview(array)
+        if not view.c_contiguous or view.ndim != 3:
+            raise TypeError("attention was given an array that is not C-contiguous with 3 axes")
+        self.buffers.append(view)
+        return PyMemoryView_GET_BUFFER(view).buf
 
 
 # (format of the buffer, half) -> which kernel
@@ -308,6 +349,30 @@ cdef class Kernels:
                     self.k.softmax_backward_f32(&p[0, 0], &dp[0, 0], &dz[0, 0], rows, n, scale)
                 else:
                     self.k.softmax_backward_f64(&p[0, 0], &dp[0, 0], &dz[0, 0], rows, n, scale)
+
+    def attention_workspace(self, Attention spec not None):
+        """Bytes of scratch that `spec` needs, one a thread."""
+        if spec.dtype == "float32":
+            return self.k.attention_workspace_f32(&spec.attention)
+        return self.k.attention_workspace_f64(&spec.attention)
+
+    def attention(self, Attention spec not None, size_t first, double[:, ::1] statistics,
+                  uint8_t[::1] workspace, const int32_t[::1] cancel):
+        """Statistics (rows, ATTENTION_STATISTICS) of rows first, first + 1, … False when
+        cancelled."""
+        cdef size_t rows = statistics.shape[0]
+        cdef bint single = spec.dtype == "float32"
+        cdef int finished
+        if not rows:
+            return True
+        with nogil:
+            if single:
+                finished = self.k.attention_f32(&spec.attention, first, first + rows,
+                                                &statistics[0, 0], &workspace[0], &cancel[0])
+            else:
+                finished = self.k.attention_f64(&spec.attention, first, first + rows,
+                                                &statistics[0, 0], &workspace[0], &cancel[0])
+        return bool(finished)
 
     def exact_add(self, int64_t[:, ::1] accumulators, const double[:, ::1] x):
         """Adds x[:, j] and its exact squares to accumulator j, (m, EXACT_WORDS)."""

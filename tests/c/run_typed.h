@@ -198,10 +198,62 @@ static void T(run_softmax)(const ic_kernels *k) {
     T(run_softmax_of)(k, 0, 5, 0);
 }
 
+static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys, size_t d,
+                                int variant) {
+    static const int64_t heads[][3] = {{0, 0, 1}, {1, 0, 0}, {1, 0, 2}};
+    const size_t masks = 3, rows = COUNT(heads) * queries;
+    REAL *q = T(inputs)(2 * queries * d), *keyed = T(inputs)(keys * d);
+    REAL *bias = T(inputs)(masks * queries * keys);
+    uint8_t *keep = buffer(masks * keys, 1);
+    double *statistics = buffer(rows * IC_ATTENTION_STATISTICS, sizeof *statistics);
+    int32_t cancel = 0;
+    ic_attention a = {.queries = queries, .keys = keys, .d_k = d, .heads = heads[0], .q = q,
+                      .k = keyed, .scale = variant & 1 ? -0.5 : 0.25, .causal = variant & 16};
+    for (size_t i = 0; i < masks * keys; i++) keep[i] = i / keys == 1 ? 0 : random_input() > -2;
+    for (size_t i = 0; i < masks * queries * keys; i += 5) bias[i] = (REAL)-INFINITY;
+    if (queries > 3) q[3 * d] = (REAL)NAN;
+    if (variant & 2) a.softcap = 3;
+    if (variant & 4) { /* of keys alone */
+        a.keep = keep;
+        a.mask_size = (ptrdiff_t)keys;
+        a.mask_key = 1;
+    }
+    if (variant & 8) {
+        a.keep = NULL;
+        a.bias = bias;
+        a.mask_size = (ptrdiff_t)(queries * keys);
+        a.mask_query = (ptrdiff_t)keys;
+        a.mask_key = 1;
+    }
+    char *workspace = buffer(k->T(attention_workspace)(&a) + 1, 1);
+    name("attention %zu bytes queries %zu keys %zu d %zu variant %d", sizeof *q, queries, keys, d,
+         variant);
+    if (!k->T(attention)(&a, 0, rows, statistics, workspace + 1, &cancel)) fail("cancelled");
+    take_f64(statistics, rows * IC_ATTENTION_STATISTICS);
+    cancel = 1;
+    if (k->T(attention)(&a, 0, rows, statistics, workspace + 1, &cancel)) fail("not cancelled");
+    free(q);
+    free(keyed);
+    free(bias);
+    free(keep);
+    free(statistics);
+    free(workspace);
+}
+
+static void T(run_attention)(const ic_kernels *k) {
+    static const size_t keys[] = {1, 95, 97, 200};
+    for (int variant = 0; variant < 32; variant++)
+        for (size_t i = 0; i < COUNT(WIDTHS); i++)
+            T(run_attention_of)(k, WIDTHS[i], keys[i % COUNT(keys)],
+                                WIDTHS[(i + 3) % COUNT(WIDTHS)], variant);
+    T(run_attention_of)(k, 300, 100, 3, 16); /* more queries than are packed at a time */
+}
+
 static void T(run_typed)(const ic_kernels *k) {
     T(run_draw)(k);
     T(run_activate)(k);
     T(run_moments)(k);
     T(run_chain)(k);
     T(run_softmax)(k);
+    T(run_attention)(k);
 }

@@ -22,6 +22,7 @@ from initcore.activations import ACTIVATIONS, Activation
 from initcore.cli.common import console, progress_bar
 from initcore.reference import (
     activations,
+    attention,
     chain,
     exact_sum,
     matmul,
@@ -32,6 +33,7 @@ from initcore.reference import (
 )
 from initcore.reference.tolerances import (
     ACTIVATION_ULPS,
+    ATTENTION_UNITS,
     BACKWARD_UNITS,
     NORMAL_FLOOR,
     NORMAL_ULPS,
@@ -170,6 +172,7 @@ N = 8191
 FIRST = 61
 ROWS, COLUMNS = 37, 131
 BATCH, WIDTHS = 35, (67, 45, 83)
+HEAD = 19
 
 
 def every_check() -> Iterator[Check]:
@@ -186,6 +189,7 @@ def every_check() -> Iterator[Check]:
         yield _moments(dtype)
         yield from _softmax(dtype)
         yield _softmax_backward(dtype)
+        yield _attention(dtype)
     yield _exact_sums()
 
 
@@ -407,6 +411,34 @@ def _softmax_backward(dtype: str) -> Check:
             np.max(np.abs(dz - exact) / (scale * p * terms)) / _half_eps(dtype)
         ),
         BACKWARD_UNITS,
+        "u",
+    )
+
+
+def _attention(dtype: str) -> Check:
+    """Causal rows over more than one block of keys, the first with nothing to look at."""
+    random = np.random.default_rng(SEED)
+    q = 2 * random.standard_normal((1, COLUMNS + 1, HEAD)).astype(dtype)
+    k = random.standard_normal((1, COLUMNS, HEAD)).astype(dtype)
+    products, scale = matmul.matmul(q[0], k[0]), 0.25
+    heads = np.zeros((1, 3), np.int64)
+    spec = _core.Attention(q, k, heads, scale=scale, causal=True)
+
+    def product(kernels: Kernels) -> tuple[Array]:
+        statistics = np.empty((len(products), _core.ATTENTION_STATISTICS))
+        workspace = np.empty(kernels.attention_workspace(spec), np.uint8)
+        kernels.attention(spec, 0, statistics, workspace, np.zeros(1, np.int32))
+        return (statistics,)
+
+    # What may be small by cancellation: a logarithm and what is made of the logits themselves.
+    floor = np.array([name == "lse" or name[:6] == "logit_" for name in attention.STATISTICS])
+    return Check(
+        "attention statistics",
+        dtype,
+        product,
+        lambda: attention.attention_statistics(products, scale, causal=True)[1:],
+        partial(_worst_units, 0, floor.astype(float), _half_eps(dtype)),
+        ATTENTION_UNITS * (1 + scale * float(np.max(np.abs(products)))),
         "u",
     )
 
