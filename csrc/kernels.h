@@ -74,6 +74,12 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->attention_f64 = attention_f64;
   k->attention_workspace_f32 = attention_workspace_f32;
   k->attention_workspace_f64 = attention_workspace_f64;
+  k->attention_prepare_f32 = attention_prepare_f32;
+  k->attention_prepare_f64 = attention_prepare_f64;
+  k->attention_backward_f32 = attention_backward_f32;
+  k->attention_backward_f64 = attention_backward_f64;
+  k->attention_backward_workspace_f32 = attention_backward_workspace_f32;
+  k->attention_backward_workspace_f64 = attention_backward_workspace_f64;
   k->exact_add = exact_add;
   k->exact_carry = exact_carry;
 }

@@ -154,7 +154,7 @@ def attention(kernels, q, k, *, first=0, rows=None, heads=None, **options):
     rows = len(heads) * q.shape[1] - first if rows is None else rows
     statistics = np.empty((rows, len(ATTENTION_STATISTICS)))
     workspace = np.empty(kernels.attention_workspace(spec), np.uint8)
-    assert kernels.attention(spec, first, statistics, workspace, np.zeros(1, np.int32))
+    assert kernels.attention(spec, first, statistics, None, workspace, np.zeros(1, np.int32))
     return statistics
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention by tiles: the statistics of its rows against logits held in memory."""
+"""Attention by tiles, its statistics, output and gradients, against logits held in memory."""
 
 import math
 import pickle
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,16 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import initcore as ic
+from initcore import _core
 from initcore.reference import attention as reference
 from initcore.reference.matmul import matmul
 from initcore.reference.tolerances import ATTENTION_UNITS
-from kernel_calls import SMALL, attention, same_bits, unaligned
+from kernel_calls import SMALL, attention, same_bits, sha256, unaligned
 
 FIELDS = reference.STATISTICS
 COLUMN = {name: i for i, name in enumerate(FIELDS)}
 BLOCK = 96  # keys summed at a time
 # Key counts on both sides of a vector, of a block and of two.
 KEYS = (1, 2, 15, 16, 17, 95, 96, 97, 191, 193, 300)
+# of the statistics of test_the_block_is_part_of_the_contract
+GOLDEN = {
+    "float32": "c52dcf88decc4cca3b10737263359ddec626562a122e2c12a1bbcfc124474ba7",
+    "float64": "dc97b9d100e4b9cd0cf1f33a15d7685380cd53c8815fc72fa8e8cff2082be3be",
+}
 QUADRATIC = ("entropy", "sum_sq", "jacobian_norm")
 
 
@@ -175,6 +182,15 @@ def test_every_instruction_set_gives_the_same_bits(every_isa, rng, n, dtype):
     ):  # fmt: skip
         found = [attention(kernels, q, k, **options) for kernels in every_isa]
         assert all(same_bits(found[0], other) for other in found)
+
+
+def test_the_block_is_part_of_the_contract(every_isa):
+    """These very bits, whatever a later version finds fast: more than three blocks of keys."""
+    u = np.arange(17 * 300).reshape(1, 17, 300) % 97 / 16  # exact in either dtype
+    q, k = np.eye(17)[None], np.ascontiguousarray(u.transpose(0, 2, 1))
+    for dtype, expected in GOLDEN.items():
+        rows = [attention(kernels, q.astype(dtype), k.astype(dtype)) for kernels in every_isa]
+        assert {sha256(statistics) for statistics in rows} == {expected}
 
 
 # --- rows of chosen logits -------------------------------------------------------------------
@@ -487,3 +503,249 @@ def test_one_query_and_one_key():
 def test_bad_arguments_are_named(arguments, keywords, error, match):
     with pytest.raises(error, match=match):
         ic.attention_stats(*arguments, **keywords)
+
+
+# --- the output ------------------------------------------------------------------------------
+
+
+def using(kernels):
+    """The public functions on these kernels."""
+    return mock.patch.object(_core, "default", return_value=kernels)
+
+
+def options_of(kind, rng, queries, keys):
+    """(of the public function, of the reference)."""
+    scale = {"scale": 0.5}
+    if kind == "boolean":
+        keep = rng.random((queries, keys)) < 0.6
+        return {"mask": keep, **scale}, {"keep": keep, **scale}
+    if kind == "additive":
+        bias = np.where(rng.random((1, keys)) < 0.3, -np.inf, rng.normal(size=(queries, keys)))
+        return {"mask": bias, **scale}, {"bias": bias, **scale}
+    more = {"softcap": {"softcap": 2.0}, "causal": {"causal": True}, "all": {}}[kind]
+    return {**more, **scale}, {**more, **scale}
+
+
+KINDS = ["all", "boolean", "additive", "softcap", "causal"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("queries", "keys", "d_v"), [
+    (1, 1, 1), (17, 95, 3), (40, 97, 16), (33, 250, 7), (150, 100, 17),
+])  # fmt: skip
+def test_output(kernels, rng, dtype, kind, queries, keys, d_v):
+    """Given the products: the statistics' error, a fma a key of a block, two a block."""
+    q, k = operands(queries, queries, keys, 5, dtype)
+    v = rng.normal(size=(keys, d_v)).astype(dtype)
+    given_options, options = options_of(kind, rng, queries, keys)
+    if "mask" in given_options and kind == "additive":
+        options["bias"] = options["bias"].astype(dtype)
+    with using(kernels):
+        output, rows = ic.attention(q[0], k[0], v, **given_options)
+        assert rows.equals(ic.attention_stats(q[0], k[0], **given_options))
+    u = matmul(q[0], k[0])
+    t, part = reference.logits(u, **options)
+    p, _ = reference.attention_statistics(u, **options)
+    largest = np.max(np.where(part & np.isfinite(t), np.abs(t), 0), axis=1, keepdims=True)
+    roundings = ATTENTION_UNITS * (1 + largest) + min(keys, BLOCK) + 2 * (keys // BLOCK + 1)
+    bound = roundings * np.finfo(dtype).eps / 2 * reference.weigh(p, np.abs(v))
+    assert np.all(np.abs(output - reference.weigh(p, v)) <= bound)
+    assert not np.any(output[rows.lse == -np.inf])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_instruction_set_gives_the_same_output(every_isa, rng, dtype, kind):
+    q, k = operands(1, 70, 210, 9, dtype, 3)
+    v, dout = rng.normal(size=(210, 19)).astype(dtype), rng.normal(size=(70, 19)).astype(dtype)
+    q[0, 3], v[7] = np.nan, np.inf
+    options, _ = options_of(kind, rng, 70, 210)
+    outputs, gradients = [], []
+    for kernels in every_isa:
+        with using(kernels):
+            outputs.append(ic.attention(q[0], k[0], v, **options)[0])
+            gradients.append(ic.attention_backward(q[0], k[0], v, dout, **options))
+    assert all(same_bits(outputs[0], other) for other in outputs)
+    for others in gradients:
+        assert all(same_bits(a, b) for a, b in zip(gradients[0], others, strict=True))
+
+
+def test_output_without_statistics(rng):
+    q, k, v = rng.normal(size=(3, 2, 9, 4)).astype(np.float16)
+    output, rows = ic.attention(q, k, v)
+    bare, nothing = ic.attention(q, k, v, stats=False)
+    assert nothing is None
+    assert same_bits(bare, output)
+    assert output.dtype == np.float32
+    assert output.shape == (2, 9, 4)
+    assert rows.lse.shape == (2, 9)
+
+
+def test_a_value_of_probability_0_is_not_looked_at(kernels, rng, dtype):
+    """NaN and infinities behind a mask stay there, forward and backward."""
+    q, k = operands(2, 20, 150, 4, dtype)
+    v, dout = rng.normal(size=(150, 6)).astype(dtype), rng.normal(size=(20, 6)).astype(dtype)
+    lost = rng.random(150) < 0.3
+    keep = np.ones((20, 150), bool)
+    keep[:, lost] = False
+    keep[11] = False
+    with using(kernels):
+        output, rows = ic.attention(q[0], k[0], v, mask=keep)
+        gradients = ic.attention_backward(q[0], k[0], v, dout, mask=keep)
+        k[0, lost], v[lost], q[0, 11], dout[11] = np.nan, np.inf, np.nan, np.nan
+        again, rows_again = ic.attention(q[0], k[0], v, mask=keep)
+        gradients_again = ic.attention_backward(q[0], k[0], v, dout, mask=keep)
+    assert same_bits(again, output)
+    assert not np.any(output[11])
+    assert rows.equals(rows_again)
+    for a, b in zip(gradients[:3], gradients_again[:3], strict=True):
+        assert same_bits(a, b)
+    assert math.isfinite(gradients[3])
+
+
+def test_values_of_any_magnitude(kernels, dtype):
+    big = float(np.finfo(dtype).max) / 4
+    q, k = rows_of([0, 0, 0, -np.inf], dtype)
+    v = np.array([[big, 1], [big, 2], [big, np.inf], [np.nan, np.nan]], dtype)
+    with using(kernels):
+        output, _ = ic.attention(q[0], k[0], v, mask=np.array([1, 1, 1, 0], bool))
+    assert np.allclose(output[0, 0], big, rtol=1e-6)
+    assert output[0, 1] == np.inf
+
+
+# --- backward --------------------------------------------------------------------------------
+
+
+TOLERANCES = {"float32": 1e-5, "float64": 1e-13}
+
+
+def near(got, true, dtype, largest=1.0):
+    """Relative to the largest of the array; p is off by the last place of its largest logit."""
+    true = np.asarray(true, np.float64)
+    size = np.max(np.abs(true), initial=0) * max(largest, 1.0)
+    return np.all(np.abs(got - true) <= TOLERANCES[dtype.name] * size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("queries", "keys", "d", "d_v"), [
+    (1, 1, 1, 1), (17, 95, 5, 3), (97, 40, 64, 16), (130, 250, 3, 65),
+])  # fmt: skip
+def test_backward(kernels, rng, dtype, kind, queries, keys, d, d_v):
+    q, k = operands(keys, queries, keys, d, dtype)
+    v = rng.normal(size=(keys, d_v)).astype(dtype)
+    dout = rng.normal(size=(queries, d_v)).astype(dtype)
+    given_options, options = options_of(kind, rng, queries, keys)
+    with using(kernels):
+        found = ic.attention_backward(q[0], k[0], v, dout, **given_options)
+    exact = reference.attention_backward(q[0], k[0], v, dout, **options)
+    if (queries, keys) == (1, 1):  # nothing to choose from, so nothing depends on q, k, scale
+        assert not any(np.any(a) for a in (*found[:2], found[3]))
+        assert np.allclose(found[2], np.asarray(exact[2], np.float64), rtol=1e-6)
+        return
+    assert [a.shape for a in found[:3]] == [q[0].shape, k[0].shape, v.shape]
+    for got, true, name in zip(found, exact, ("dq", "dk", "dv", "dscale"), strict=True):
+        assert near(got, true, dtype), name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_backward_of_shared_heads(rng, causal):
+    """dk and dv sum over the heads of a group and over axes along which k was broadcast, dq over
+    those of q."""
+    q, k = rng.normal(size=(2, 1, 4, 9, 3)), rng.normal(size=(3, 2, 11, 3))
+    v, dout = rng.normal(size=(3, 2, 11, 5)), rng.normal(size=(2, 3, 4, 9, 5))
+    dq, dk, dv, dscale = ic.attention_backward(q, k, v, dout, causal=causal, scale=0.6)
+    exact = [np.zeros(a.shape) for a in (q, k, v)]
+    total = 0.0
+    for a, b, h in np.ndindex(2, 3, 4):
+        at_q, at_k = (a, 0, h), (b, h // 2)
+        parts = reference.attention_backward(
+            q[at_q], k[at_k], v[at_k], dout[a, b, h], 0.6, causal=causal
+        )
+        exact[0][at_q] += parts[0]
+        exact[1][at_k] += parts[1]
+        exact[2][at_k] += parts[2]
+        total += float(parts[3])
+    for got, true in zip((dq, dk, dv), exact, strict=True):
+        assert got.shape == true.shape
+        assert near(got, true, np.dtype(float))
+    assert dscale == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0])
+@pytest.mark.parametrize("options", [
+    {}, {"causal": True}, {"softcap": 3.0}, {"scale": 0.0}, {"scale": -0.2, "mask": "boolean"},
+    {"mask": "additive"},
+])  # fmt: skip
+def test_backward_is_torch_autograd(rng, dtype, options, spread):
+    torch = pytest.importorskip("torch")
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in
+              ((2, 4, 37, 16), (2, 2, 110, 16), (2, 2, 110, 24), (2, 4, 37, 24))]  # fmt: skip
+    arrays[0] *= dtype.type(spread)
+    q, k, v, dout = (torch.tensor(a, dtype=torch.float64) for a in arrays)
+    scale = torch.tensor(options.get("scale", 0.25), dtype=torch.float64)
+    leaves = (q, k, v, scale)
+    for leaf in leaves:
+        leaf.requires_grad_()
+    t = scale * q @ k.repeat_interleave(2, 1).transpose(-1, -2)
+    if "softcap" in options:
+        t = 3 * torch.tanh(t / 3)
+    if options.get("mask") == "boolean":
+        options = {**options, "mask": rng.random((2, 1, 37, 110)) < 0.5}
+        t = t.masked_fill(~torch.tensor(options["mask"]), -math.inf)
+    elif options.get("mask") == "additive":
+        options = {**options, "mask": rng.normal(size=(37, 110)).astype(dtype)}
+        t = t + torch.tensor(options["mask"])
+    if options.get("causal"):  # torch's own is_causal aligns the first query with the first key
+        t = t.masked_fill(~torch.ones(37, 110, dtype=torch.bool).tril(110 - 37), -math.inf)
+    output = torch.softmax(t, -1) @ v.repeat_interleave(2, 1)
+    (output * dout).sum().backward()
+    largest = t[t > -math.inf].abs().max().item() if spread > 1 else 1.0
+    assert near(ic.attention(*arrays[:3], **options)[0], output.detach().numpy(), dtype, largest)
+    found = ic.attention_backward(*arrays, **options)
+    for got, leaf in zip(found, leaves, strict=True):
+        assert near(got, leaf.grad.numpy(), dtype, largest)
+
+
+def test_backward_in_any_number_of_threads(rng):
+    q, k, v = rng.normal(size=(3, 2, 2, 260, 64)).astype(np.float32)
+    k, v = np.repeat(k, 3, axis=2), np.repeat(v, 3, axis=2)
+    dout = rng.normal(size=q.shape).astype(np.float32)
+    one = ic.attention_backward(q, k, v, dout, causal=True, threads=1)
+    output, rows = ic.attention(q, k, v, causal=True, threads=1)
+    for threads in (2, 3, 16):
+        again, rows_again = ic.attention(q, k, v, causal=True, threads=threads)
+        assert same_bits(again, output)
+        assert rows_again.equals(rows)
+        gradients = ic.attention_backward(q, k, v, dout, causal=True, threads=threads)
+        assert all(same_bits(a, b) for a, b in zip(one, gradients, strict=True))
+
+
+@pytest.mark.parametrize(("queries", "keys", "d", "d_v"), [
+    (0, 3, 4, 2), (3, 0, 4, 2), (0, 0, 4, 2), (3, 5, 0, 2), (3, 5, 4, 0),
+])  # fmt: skip
+def test_gradients_without_elements(queries, keys, d, d_v):
+    q, k, v = np.ones((queries, d)), np.ones((keys, d)), np.ones((keys, d_v))
+    output, _ = ic.attention(q, k, v, scale=1.0)
+    assert output.shape == (queries, d_v)
+    assert np.all(output == (1 if keys else 0))
+    dq, dk, dv, dscale = ic.attention_backward(q, k, v, output, scale=1.0)
+    assert [a.shape for a in (dq, dk, dv)] == [q.shape, k.shape, v.shape]
+    assert not any(np.any(a) for a in (dq, dk, dscale))
+
+
+def test_memory_of_the_backward_pass_does_not_grow_with_the_square():
+    q = np.ones((2048, 1), np.float32)
+    tracemalloc.start()
+    ic.attention_backward(q, q, q, q, threads=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 << 20
+
+
+def test_bad_values_and_gradients_are_named():
+    q, k = np.zeros((2, 3, 4)), np.zeros((1, 5, 4))
+    for v in (np.zeros(4), np.zeros((2, 5, 4)), np.zeros((1, 6, 4))):
+        with pytest.raises(ValueError, match="v has shape"):
+            ic.attention(q, k, v)
+    for dout in (np.zeros((2, 3, 4)), np.zeros((3, 7))):
+        with pytest.raises(ValueError, match="dout has shape"):
+            ic.attention_backward(q, k, np.zeros((1, 5, 7)), dout)

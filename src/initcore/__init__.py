@@ -34,7 +34,7 @@ from .initializers import (
     xavier_uniform,
     zeros,
 )
-from .kernels.attention import attention_stats
+from .kernels.attention import attention, attention_backward, attention_stats
 from .kernels.chain import chain, moments
 from .kernels.softmax import softmax, softmax_backward
 from .results.attention_rows import AttentionRows, AttentionSummary
@@ -92,6 +92,8 @@ __all__ = [
     "SoftmaxRows",
     "SoftmaxSummary",
     "activation",
+    "attention",
+    "attention_backward",
     "attention_stats",
     "chain",
     "compare_inits",

@@ -49,6 +49,24 @@ class Attention:
         softcap: float = 0.0,
         causal: bool = False,
         mask: npt.NDArray[Any] | None = None,
+        v: npt.NDArray[Any] | None = None,
+    ) -> None: ...
+
+class AttentionGradient:
+    dtype: str
+    def __init__(
+        self,
+        forward: Attention,
+        v: npt.NDArray[Any],
+        dout: npt.NDArray[Any],
+        q_columns: npt.NDArray[Any],
+        k_columns: npt.NDArray[Any],
+        dout_columns: npt.NDArray[Any],
+        prepared: npt.NDArray[Any],
+        q_begin: npt.NDArray[np.int64],
+        q_users: npt.NDArray[np.int64],
+        k_begin: npt.NDArray[np.int64],
+        k_users: npt.NDArray[np.int64],
     ) -> None: ...
 
 class Kernels:
@@ -139,6 +157,26 @@ class Kernels:
         spec: Attention,
         first: int,
         statistics: npt.NDArray[np.float64],
+        output: npt.NDArray[Any] | None,
+        workspace: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
+    def attention_prepare(
+        self,
+        spec: Attention,
+        statistics: npt.NDArray[np.float64],
+        output: npt.NDArray[Any],
+        dout: npt.NDArray[Any],
+        prepared: npt.NDArray[Any],
+    ) -> None: ...
+    def attention_backward_workspace(self, spec: AttentionGradient) -> int: ...
+    def attention_backward(
+        self,
+        spec: AttentionGradient,
+        first: int,
+        dx: npt.NDArray[Any],
+        dv: npt.NDArray[Any] | None,
+        dscale: npt.NDArray[np.float64] | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...

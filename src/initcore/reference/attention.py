@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .softmax import STATISTICS as ROW_STATISTICS
 from .softmax import Mask, Wide, logits, softmax, softmax_backward
 
-__all__ = ["STATISTICS", "attention", "attention_backward", "attention_statistics"]
+__all__ = ["STATISTICS", "attention", "attention_backward", "attention_statistics", "weigh"]
 
 STATISTICS = (*ROW_STATISTICS, "logit_mean", "logit_var", "logit_max", "keys")
 
@@ -53,6 +53,15 @@ def attention_statistics(
     return p, np.concatenate([rows, extra], axis=1)
 
 
+def weigh(p: Wide, v: NDArray[Any]) -> Wide:
+    """p v, p (queries, keys) and v (keys, d_v); keys of probability 0 are not looked at."""
+    output = np.zeros((len(p), v.shape[1]), dtype=np.longdouble)
+    for r, row in enumerate(p):
+        alive = row != 0
+        output[r] = row[alive] @ v[alive].astype(np.longdouble)
+    return output
+
+
 def attention(
     q: NDArray[Any],
     k: NDArray[Any],
@@ -64,14 +73,10 @@ def attention(
     causal: bool = False,
 ) -> tuple[Wide, Wide]:
     """The output (queries, d_v) and STATISTICS (queries, 9) of q (queries, d_k), k (keys, d_k) and
-    v (keys, d_v). A fully masked row is zeros; keys of probability 0 are not looked at."""
+    v (keys, d_v). A fully masked row is zeros."""
     u = q.astype(np.longdouble) @ k.astype(np.longdouble).T
     p, statistics = attention_statistics(u, scale, softcap, keep, bias, causal)
-    output = np.zeros((len(q), v.shape[1]), dtype=np.longdouble)
-    for r in range(len(q)):
-        alive = p[r] != 0
-        output[r] = p[r, alive] @ v[alive].astype(np.longdouble)
-    return output, statistics
+    return weigh(p, v), statistics
 
 
 def attention_backward(
