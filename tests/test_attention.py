@@ -244,6 +244,24 @@ def test_logits_of_any_magnitude(kernels, dtype):
         assert row[COLUMN["keys"]] == 3
 
 
+def test_zero_times_log_zero_is_zero(dtype):
+    """trl #7221, pytorch #40553: entropy 0 and ln 2."""
+    for bias, entropy in [([0, -np.inf], 0), ([0, 0, -np.inf], math.log(2))]:
+        q, k = rows_of([0] * len(bias), dtype)
+        rows = ic.attention_stats(q[0], k[0], mask=np.array(bias))
+        assert rows.entropy.item() == pytest.approx(entropy, rel=1e-6, abs=0)
+        assert rows.keys.item() == len(bias) - 1
+
+
+@pytest.mark.parametrize(("logits", "norm"), [
+    ([0, 0], 0.5), ([7] * 4, 0.4330127019), ([1, 2, 3], 0.3893897747),
+    ([2.1, 18.5, 1.3], 1.80196e-7),
+])  # fmt: skip
+def test_known_jacobians(dtype, logits, norm):
+    rows = ic.attention_stats(*rows_of(logits, dtype))
+    assert rows.jacobian_norm.item() == pytest.approx(norm, rel=1e-5)
+
+
 def test_products_that_are_minus_infinity_have_probability_0(kernels, dtype):
     """An infinite key: −∞ is a logit like a masked one, +∞ makes its row NaN."""
     k = np.array([[[1.0], [np.inf], [2.0]]], dtype)
@@ -349,6 +367,39 @@ def test_scale():
     assert np.all(nothing.max_prob == 1 / 9)
     assert np.allclose(nothing.effective_keys, 9, rtol=1e-15)
     assert not np.any(nothing.logit_var)
+
+
+def test_a_scale_multiplies_once():
+    """x-transformers #190: unit q = k with d_k 64 and a learned scale of 10 give a logit of 10,
+    and a zero vector gives 0."""
+    unit = np.full((2, 64), 1 / 8)
+    unit[1] = 0
+    rows = ic.attention_stats(unit, unit[:1], scale=10.0)
+    assert np.allclose(rows.logit_max, [10, 0], rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize(("d_k", "scale", "variance"), [
+    (32, 1.0, 32), (128, 1.0, 128), (64, None, 1), (64, 1 / 64, 1 / 64), (64, 512**-0.5, 1 / 8),
+])  # fmt: skip
+def test_logit_variance_of_unit_queries_and_keys(rng, d_k, scale, variance):
+    """scale²·d_k: of no scale, 1/√d_k, 1/d_k, 1/√d_model (512); within 5 σ."""
+    q, k = rng.normal(size=(40, 50, d_k)), rng.normal(size=(40, 60, d_k))
+    found = ic.attention_stats(q, k, scale=scale).logit_var * (60 / 59) / variance
+    heads = found.mean(axis=1)  # keys are common to a head's rows
+    assert abs(heads.mean() - 1) < 5 * heads.std(ddof=1) / math.sqrt(40)
+
+
+@pytest.mark.parametrize(("std", "sum_sq", "entropy", "max_prob"), [
+    (2.0, 0.109864, 3.193970, 0.239369), (4.0, 0.404426, 1.547036, 0.547449),
+])  # fmt: skip
+def test_independent_logits(rng, std, sum_sq, entropy, max_prob):
+    """The exact expectations for 128 independent normal logits, within 5 σ."""
+    k = rng.normal(size=(4000, 128, 1)).astype(np.float32) * np.float32(std)
+    rows = ic.attention_stats(np.ones((4000, 1, 1), np.float32), k)
+    for name, exact in (("sum_sq", sum_sq), ("entropy", entropy), ("max_prob", max_prob)):
+        values = getattr(rows, name)
+        error = values.std(ddof=1) / math.sqrt(values.size)
+        assert abs(values.mean() - exact) < 5 * error, name
 
 
 def test_what_a_row_chose_from():
@@ -578,6 +629,15 @@ def test_output_without_statistics(rng):
     assert output.dtype == np.float32
     assert output.shape == (2, 9, 4)
     assert rows.lse.shape == (2, 9)
+
+
+@pytest.mark.parametrize("code", ["float16", "float32"])
+def test_weights_sum_to_1(code):
+    """tenstorrent #52045, lmdeploy PR #1239: 8192 equal logits, 1/8192 each, a sum of 1."""
+    k = np.zeros((8192, 4), code)
+    output, rows = ic.attention(np.ones((3, 4), code), k, np.ones((8192, 1), code))
+    assert np.all(rows.max_prob == 1 / 8192)
+    assert np.all(np.abs(output - 1) <= 1e-6)
 
 
 def test_a_value_of_probability_0_is_not_looked_at(kernels, rng, dtype):

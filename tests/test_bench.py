@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from bench import chain, floors, gain, growth, report, sampling, softmax, startup
+from bench import attention, chain, floors, gain, growth, report, sampling, softmax, startup
 from bench.measure import OURS, TINY, Result, Settings, Timing, faster, run, share, takes
 
 SETTINGS = Settings(sizes=TINY)
 CASES = [
     case
-    for module in (floors, sampling, chain, softmax, gain, growth, startup)
+    for module in (floors, sampling, chain, softmax, attention, gain, growth, startup)
     for case in module.cases(SETTINGS)
 ]
 

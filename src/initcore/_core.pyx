@@ -425,7 +425,7 @@ cdef class Kernels:
     def attention_prepare(self, Attention spec not None, const double[:, ::1] statistics,
                           const real[:, ::1] output, const real[:, ::1] dout,
                           real[:, ::1] prepared):
-        """What attention_backward wants of rows of `attention` and their dout, prepared (rows, 3)."""
+        """What attention_backward wants of rows of `attention` and dout: prepared (rows, 3)."""
         cdef size_t rows = statistics.shape[0]
         if rows:
             with nogil:
