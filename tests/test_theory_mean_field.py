@@ -185,6 +185,17 @@ def test_where_a_chain_dies_out_or_has_no_bound():
     assert fixed_point("sigmoid", 0.0, 2.5).q == 2.5
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.01, 0.1, 0.2, 0.3, -0.7])
+def test_on_the_margin_rounding_errors_are_no_fixed_points(slope):
+    """At σ_w² = 2/(1 + a²) any bias grows without bound, though it is soon lost in rounding."""
+    name = f"leaky_relu({slope})"
+    sigma_w2 = critical(name, 0).sigma_w2
+    assert fixed_point(name, sigma_w2, 0).q == 1.0
+    assert fixed_point(name, sigma_w2, 0.05).q == math.inf
+    for name in ("tanh", "erf", "sin"):
+        assert fixed_point(name, critical(name, 0).sigma_w2, 0).q == 0.0
+
+
 def test_chaos():
     found = fixed_point("tanh", 3.0, 0.05)
     assert found.chi > 1
