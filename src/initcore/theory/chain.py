@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from initcore.initializers import Constant, Initializer, Law, initializer
+from initcore.initializers import Initializer, initializer
+from initcore.laws import Constant, Law
 from initcore.results.layers import LayerStats, layer_rows
 from initcore.results.records import Record
 from initcore.results.text import html_table, text_table
