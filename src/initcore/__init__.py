@@ -34,7 +34,7 @@ from .initializers import (
     xavier_uniform,
     zeros,
 )
-from .kernels.chain import chain, moments
+from .kernels.chain import chain, chain_backward, moments
 from .kernels.softmax import softmax, softmax_backward
 from .results.layers import ChainLayers, LayerStats
 from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
@@ -89,6 +89,7 @@ __all__ = [
     "SoftmaxSummary",
     "activation",
     "chain",
+    "chain_backward",
     "compare_inits",
     "constant",
     "fans",
