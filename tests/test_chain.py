@@ -317,6 +317,8 @@ def test_threads_that_share_trials_of_an_experiment(always_shared, threads):
     spec = {"widths": [30, 50, 7], "bias": "normal(0.1)", "activation": ["gelu", "relu"], "seed": 4}
     one = ic.propagate(**spec, trials=range(5, 7), threads=1)
     assert ic.propagate(**spec, trials=range(5, 7), threads=threads).equals(one)
+    one = ic.propagate(**spec, trials=range(5, 7), threads=1, backward=True)
+    assert ic.propagate(**spec, trials=range(5, 7), threads=threads, backward=True).equals(one)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
