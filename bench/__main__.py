@@ -26,11 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=_positive, default=1)
     parser.add_argument("--rounds", type=_positive, default=ROUNDS)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
-    parser.add_argument("--growth", action="store_true", help="how cost grows, instead")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--chart", type=Path, metavar="FILE")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables into this page")
     options = parser.parse_args(arguments)
+    if options.write and options.only:
+        parser.error("--write needs every case: --only is not accepted beside it")
 
     peers.limit_threads(options.threads)  # before NumPy is imported
     from rich.console import Console
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{name} is not installed: {how}")
 
     settings = Settings(threads=options.threads)
-    modules = [growth] if options.growth else [floors, sampling, chain, softmax, gain, startup]
+    modules = [floors, sampling, chain, softmax, gain, startup, growth]
     rounds = min(options.rounds, QUICK_ROUNDS) if options.quick else options.rounds
     cases = [
         case
@@ -66,18 +67,29 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
 
-    table = Table(*report.HEADINGS, box=None, pad_edge=False)
-    rows = list(report.rows(results))
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    compared = [r for r in results if not r.case.name.startswith(growth.NAME)]
+    rows = list(report.rows(compared))
+    tables = {"bench": [report.HEADINGS, *rows], growth.NAME: list(growth.table(results))}
+    for heading, *lines in tables.values():
+        if lines:
+            table = Table(*heading, box=None, pad_edge=False)
+            for line in lines:
+                table.add_row(*line)
+            console.print(table)
+    if any(timing.remark(r.case.threads) for r in results for timing in r.timings.values()):
+        console.print(f"warning: {report.UNFAIR}", style="yellow")
     if options.json:
         options.json.write_text(report.to_json(results, found, rounds), encoding="utf-8")
     if options.chart:
         report.chart(results, options.chart)
     if options.write:
-        report.write_page(options.write, report.markdown(results, found, rounds))
-    return int(any(row[-1] == "missed" for row in rows))
+        captions = {
+            "bench": f"{report.heading(found)}. Medians of {rounds} interleaved rounds.",
+            growth.NAME: f"{growth.CAPTION}.",
+        }
+        sections = {n: f"{captions[n]}\n\n{report.markdown(t)}" for n, t in tables.items()}
+        report.write_page(options.write, sections)
+    return int(any(row[-1].startswith("missed") for row in rows))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def cases(settings: Settings) -> Iterator[Case]:
 
 
 def _silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    return 0.5 * x * (1 + np.tanh(0.5 * x))  # x/(1 + e^−x) without its overflow
 
 
 def _gain(convention: str) -> list[Contender]:

@@ -7,6 +7,7 @@ A ratio is the median of the rounds' ratios, so a machine that slows down for a 
 from __future__ import annotations
 
 import math
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ OURS = "initcore"
 
 # A sample shorter than this is mostly the clock's own noise: short calls are repeated within one.
 _SAMPLE_SECONDS = 1e-3
+# How far from what it was given the CPUs that a contender kept busy may be.
+_CPU_TOLERANCE = 0.1
 
 
 class NotBuilt(Exception):
@@ -114,6 +117,17 @@ class Timing:
             return math.nan
         first, _, third = statistics.quantiles(self.seconds, n=4)
         return (third - first) / 2 / self.median
+
+    def remark(self, threads: int) -> str:
+        """What makes the time unfair: more CPUs than `threads`, or less than one. Else nothing.
+
+        A contender that is given several threads and uses one is not starved: some draw so.
+        """
+        if self.cpus > threads * (1 + _CPU_TOLERANCE):
+            return f"⚠ used {self.cpus:.2g} CPUs"
+        if self.cpus < 1 - _CPU_TOLERANCE:
+            return f"⚠ starved: {self.cpus:.2g} CPUs"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -220,6 +234,14 @@ class Result:
     timings: dict[str, Timing] = field(default_factory=dict)
     note: str = ""
 
+    def shown(self, label: str) -> str:
+        """A contender's median in the case's unit, its spread, and what makes it unfair."""
+        unit, timing = self.case.unit, self.timings[label]
+        spread = "" if math.isnan(timing.spread) else f" ±{100 * timing.spread:.0f} %"
+        remark = timing.remark(self.case.threads)
+        text = f"{unit.value(timing.median):.3g} {unit.name}{spread}"
+        return f"{text} ({remark})" if remark else text
+
 
 def run(case: Case, rounds: int) -> Result:
     """Times a case's contenders, interleaved."""
@@ -234,22 +256,29 @@ def interleave(contenders: Sequence[Contender], rounds: int) -> dict[str, Timing
     """Every contender once a round, each round beginning with another one."""
     repeats = [_repeats(contender) for contender in contenders]
     seconds: list[list[float]] = [[] for _ in contenders]
-    busy = [0.0] * len(contenders)
+    busy, total = [0.0] * len(contenders), [0.0] * len(contenders)
     for turn in range(rounds):
         for i in range(len(contenders)):
             j = (i + turn) % len(contenders)
             call, number = contenders[j].call, repeats[j]
-            cpu = time.process_time()
+            cpu = _cpu_seconds()
             start = time.perf_counter()
             for _ in range(number):
                 call()
             elapsed = time.perf_counter() - start
-            busy[j] += (time.process_time() - cpu) / elapsed
+            busy[j] += _cpu_seconds() - cpu
+            total[j] += elapsed
             seconds[j].append(elapsed / number / contenders[j].work)
     return {
-        contender.label: Timing(tuple(times), cpu / rounds)
-        for contender, times, cpu in zip(contenders, seconds, busy, strict=True)
+        contender.label: Timing(tuple(times), cpu / elapsed)
+        for contender, times, cpu, elapsed in zip(contenders, seconds, busy, total, strict=True)
     }
+
+
+def _cpu_seconds() -> float:
+    """CPU time of all threads of this process, and of the processes it has waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _repeats(contender: Contender) -> int:

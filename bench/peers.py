@@ -21,7 +21,6 @@ INSTALL = {
     "numba": "pip install numba",
     "anyinit": "pip install anyinit",
 }
-LABELS = {"torch": "pip install torch", "JAX": "jax", "numba": "numba", "AnyInit": "anyinit"}
 
 
 def limit_threads(threads: int, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from initcore import _core
 from . import peers
 from .measure import OURS, Result
 
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+UNFAIR = "⚠ where a contender used more CPUs than its threads, or had less than one: run it again"
 
 
 def machine() -> dict[str, Any]:
@@ -57,23 +56,18 @@ def rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
     """A row a target of a case, or one for a case without."""
     for result in results:
         case = result.case
-
-        def shown(label: str, result: Result = result) -> str:
-            unit, timing = result.case.unit, result.timings[label]
-            spread = "" if math.isnan(timing.spread) else f" ±{100 * timing.spread:.0f} %"
-            return f"{unit.value(timing.median):.3g} {unit.name}{spread}"
-
-        ours = shown(OURS) if OURS in result.timings else result.note
-        others = [f"{label} {shown(label)}" for label in result.timings if label != OURS]
+        ours = result.shown(OURS) if OURS in result.timings else result.note
+        others = [f"{label} {result.shown(label)}" for label in result.timings if label != OURS]
         others += [f"{label} –" for label in case.expected if label not in result.timings]
         first = (case.name, case.work, str(case.threads), ours, ", ".join(others))
+        unfair = any(timing.remark(case.threads) for timing in result.timings.values())
         if not case.targets or not result.timings:
-            yield (*first, "", "", "")
+            yield (*first, "", "", "⚠" if unfair else "")
         for target in case.targets if result.timings else ():
             value = target.measure(result.timings)
             measured = "–" if value is None else target.show(value)
             verdict = "" if value is None else "met" if target.is_met(value) else "missed"
-            yield (*first, str(target), measured, verdict)
+            yield (*first, str(target), measured, f"{verdict} ⚠".strip() if unfair else verdict)
             first = ("", "", "", "", "")
 
 
@@ -99,22 +93,23 @@ def to_json(results: Sequence[Result], found: dict[str, Any], rounds: int) -> st
     return json.dumps({**data, "cases": cases}, indent=1, ensure_ascii=False) + "\n"
 
 
-def markdown(results: Sequence[Result], found: dict[str, Any], rounds: int) -> str:
-    """The table as a page of docs has it."""
-    lines = [f"{heading(found)}. Medians of {rounds} interleaved rounds.", ""]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(results)]
-    return "\n".join(lines)
+def markdown(table: Iterable[tuple[str, ...]]) -> str:
+    """A table, its heading first, as a page of docs has it."""
+    heading, *lines = (f"| {' | '.join(row)} |" for row in table)
+    return "\n".join([heading, "|" + "---|" * (heading.count("|") - 1), *lines])
 
 
-def write_page(path: Path, text: str) -> None:
-    """Puts the table between the page's two marks; ValueError where it has none."""
+def write_page(path: Path, sections: Mapping[str, str]) -> None:
+    """Puts each text between the page's two marks of that name; ValueError where it has none."""
     page = path.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no {BEGIN} … {END}")
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    for name, text in sections.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{path} has no {begin} … {end}")
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    path.write_text(page, encoding="utf-8")
 
 
 def chart(results: Sequence[Result], path: Path) -> None:

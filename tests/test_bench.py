@@ -1,31 +1,84 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The bench: every case runs, checks what it times, and is reported. No time is looked at."""
 
+import dataclasses
 import importlib
 import json
 import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from bench import chain, floors, gain, growth, report, sampling, softmax, startup
-from bench.measure import OURS, TINY, Result, Settings, Timing, faster, run, share, takes
+from bench.measure import (
+    MS,
+    OURS,
+    TINY,
+    Case,
+    Contender,
+    Result,
+    Settings,
+    Timing,
+    faster,
+    run,
+    share,
+    takes,
+)
 
-SETTINGS = Settings(sizes=TINY)
-CASES = [
-    case
-    for module in (floors, sampling, chain, softmax, gain, growth, startup)
-    for case in module.cases(SETTINGS)
-]
+MODULES = (floors, sampling, chain, softmax, gain, growth, startup)
+CASES = [case for module in MODULES for case in module.cases(Settings(sizes=TINY))]
+ROOT = Path(__file__).parents[1]
+PATHS = [path for path in [os.environ.get("PYTHONPATH")] if path]
+
+# The peers start threads, and hook into forks, for good: a process of their own has them.
+RUN_ALL = """
+import json, sys, traceback
+import test_bench as t
+found = {}
+for case in t.CASES:
+    try:
+        result = t.run(case, rounds=1)
+        rows = list(t.report.rows([result]))
+        found[case.name] = [rows, json.loads(t.report.to_json([result], t.report.machine(), 1))]
+    except Exception:
+        found[case.name] = traceback.format_exc()
+json.dump(found, sys.stdout)
+"""
 
 
-@pytest.mark.filterwarnings("ignore")  # the peers have their own
+def in_a_process(*arguments):
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), *PATHS])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """By case: the rows of its table and its JSON, or what went wrong."""
+    return json.loads(in_a_process("-c", RUN_ALL))
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_a_case_runs_and_is_reported(case):
-    result = run(case, rounds=1)
-    assert result.timings or result.note
-    assert all(len(row) == len(report.HEADINGS) for row in report.rows([result]))
-    data = json.loads(report.to_json([result], report.machine(), 1))
-    assert data["cases"][0]["name"] == case.name
+def test_a_case_runs_and_is_reported(case, outcomes):
+    outcome = outcomes[case.name]
+    assert not isinstance(outcome, str), outcome
+    rows, data = outcome
+    assert all(len(row) == len(report.HEADINGS) for row in rows)
+    (found,) = data["cases"]
+    assert found["name"] == case.name
+    assert found["seconds"] or found["note"]
 
 
 def test_names_are_unique():
@@ -46,14 +99,55 @@ def test_a_target_is_the_median_of_ratios_against_the_fastest():
     assert not faster(3, "a").is_met(math.nan)
 
 
-def test_the_table_goes_between_the_marks(tmp_path):
+def test_a_contender_that_had_no_cpu_is_marked():
+    case = Case("nap", "sleeps", MS, lambda: [Contender(OURS, lambda: time.sleep(0.01))])
+    result = run(case, rounds=2)
+    assert result.timings[OURS].cpus < 0.5
+    (row,) = report.rows([result])
+    assert "starved" in row[3]
+    assert row[-1] == "⚠"
+
+
+def test_a_contender_that_took_cpus_it_was_not_given_is_marked():
+    assert Timing((1.0,), 1.9).remark(threads=1) == "⚠ used 1.9 CPUs"
+    assert Timing((1.0,), 1.9).remark(threads=2) == ""
+    assert Timing((1.0,), 1.0).remark(threads=2) == ""
+    case = dataclasses.replace(CASES[0], targets=(faster(2, "a"),))
+    timings = {OURS: Timing((1.0,), 1.0), "a": Timing((3.0,), 1.9)}
+    (row,) = report.rows([Result(case, timings)])
+    assert row[-1] == "met ⚠"
+
+
+def test_tables_go_between_their_marks(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.write_page(page, "new")
-    assert page.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="bench: begin"):
-        report.write_page(page, "new")
+    text = "a\n<!-- x: begin -->\n{}\n<!-- x: end -->\nb\n<!-- y: begin -->\n{}\n<!-- y: end -->\n"
+    page.write_text(text.format("old", "old"))
+    report.write_page(page, {"y": "new y", "x": "new x"})
+    assert page.read_text() == text.format("new x", "new y")
+    with pytest.raises(ValueError, match="<!-- z: begin -->"):
+        report.write_page(page, {"x": "newer", "z": "new"})
+    assert page.read_text() == text.format("new x", "new y")
+
+
+def test_the_page_has_the_marks():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name in ("bench", growth.NAME):
+        assert page.count(f"<!-- {name}: begin -->") == page.count(f"<!-- {name}: end -->") == 1
+
+
+def test_growth_is_told_by_ratios():
+    cases = {case.name: case for case in growth.cases(Settings(sizes=TINY))}
+    times = {"growth-width-64": 0.002, "growth-width-128": 0.008, "growth-trials-64": 0.004}
+    results = [Result(cases[name], {OURS: Timing((t,), 1)}) for name, t in times.items()]
+    assert list(growth.table(results)) == [
+        ("axis", "×1", "×2"),
+        ("width (64)", "2 ms, 1×", "8 ms, 4×"),
+        ("trials (32)", "", "4 ms"),
+    ]
+    assert report.markdown(growth.table(results)).splitlines()[:2] == [
+        "| axis | ×1 | ×2 |",
+        "|---|---|---|",
+    ]
 
 
 def test_the_chart_is_drawn(tmp_path):
@@ -62,7 +156,13 @@ def test_the_chart_is_drawn(tmp_path):
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_prints_a_table(capsys):
+def test_the_command_prints_a_table():
+    out = in_a_process("-m", "bench", "--only", "floor-philox", "--rounds", "1")
+    assert "floor-philox" in out
+
+
+def test_a_part_is_not_written_over_the_whole(capsys):
     command = importlib.import_module("bench.__main__")
-    assert command.main(["--only", "floor-philox", "--rounds", "1"]) == 0
-    assert "floor-philox" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command.main(["--only", "gain", "--write", "page.md"])
+    assert "--only" in capsys.readouterr().err

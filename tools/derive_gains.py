@@ -5,7 +5,7 @@
     python tools/derive_gains.py --check    exit 1 if the committed tables differ
     python tools/derive_gains.py --write    put the tables into src/initcore
 
-The gains of linear, relu and leaky_relu are closed forms in initializers.py.
+The gains of linear, relu and leaky_relu are closed forms in gains.py.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if the committed ones differ")
     options = parser.parse_args()
     stale = False
-    for file, table in (("activations.py", slopes_table()), ("initializers.py", gains_table())):
+    for file, table in (("activations.py", slopes_table()), ("gains.py", gains_table())):
         if not (options.write or options.check):
             print(table)
             continue

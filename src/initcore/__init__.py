@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from . import _core
 from .activations import Activation, activation
+from .gains import gain
 from .initializers import (
     Initializer,
     constant,
-    fans,
-    gain,
+    delta_orthogonal,
+    dirac,
+    embedding,
     glorot_normal,
     glorot_uniform,
     he_normal,
     he_uniform,
+    identity,
     initializer,
     kaiming_normal,
     kaiming_uniform,
@@ -27,31 +30,48 @@ from .initializers import (
     lecun_uniform,
     normal,
     ones,
+    orthogonal,
+    sparse,
+    torch_conv,
+    torch_conv_transpose,
+    torch_embedding,
     torch_linear,
+    torch_rnn,
+    truncated_normal,
     uniform,
     variance_scaling,
     xavier_normal,
     xavier_uniform,
     zeros,
 )
-from .kernels.chain import chain, chain_backward, moments
-from .kernels.softmax import softmax, softmax_backward
-from .results.layers import ChainLayers, LayerStats
-from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
+from .layouts import fans
 
 if TYPE_CHECKING:
     from . import theory
     from .experiments.chain import compare_inits, propagate
+    from .kernels.chain import chain, chain_backward, moments
+    from .kernels.softmax import softmax, softmax_backward
+    from .results.layers import ChainLayers, LayerStats
     from .results.propagation import Comparison, Propagation
+    from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
     __version__: str
 
 # What a program that draws weights does not need is imported when it is first asked for.
 _LATER = {
+    "ChainLayers": "results.layers",
     "Comparison": "results.propagation",
+    "LayerStats": "results.layers",
     "Propagation": "results.propagation",
+    "SoftmaxRows": "results.softmax_rows",
+    "SoftmaxSummary": "results.softmax_rows",
+    "chain": "kernels.chain",
+    "chain_backward": "kernels.chain",
     "compare_inits": "experiments.chain",
+    "moments": "kernels.chain",
     "propagate": "experiments.chain",
+    "softmax": "kernels.softmax",
+    "softmax_backward": "kernels.softmax",
 }
 
 
@@ -92,12 +112,16 @@ __all__ = [
     "chain_backward",
     "compare_inits",
     "constant",
+    "delta_orthogonal",
+    "dirac",
+    "embedding",
     "fans",
     "gain",
     "glorot_normal",
     "glorot_uniform",
     "he_normal",
     "he_uniform",
+    "identity",
     "initializer",
     "isa",
     "kaiming_normal",
@@ -107,11 +131,18 @@ __all__ = [
     "moments",
     "normal",
     "ones",
+    "orthogonal",
     "propagate",
     "softmax",
     "softmax_backward",
+    "sparse",
     "theory",
+    "torch_conv",
+    "torch_conv_transpose",
+    "torch_embedding",
     "torch_linear",
+    "torch_rnn",
+    "truncated_normal",
     "uniform",
     "variance_scaling",
     "xavier_normal",

@@ -13,6 +13,7 @@ from cpython.memoryview cimport PyMemoryView_GET_BUFFER
 from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 ctypedef fused real:
     float
@@ -26,6 +27,7 @@ ROW_STATISTICS = <int>IC_ROW_STATISTICS
 
 cdef int set_law(ic_distribution *law, tuple words) except -1:
     # words: kind, scale, shift, low, high and, needed by a truncated normal alone, truncation
+    memset(law, 0, sizeof(ic_distribution))
     law.kind, law.scale, law.shift, law.low, law.high = words[:5]
     if law.kind == TRUNCATED_NORMAL:
         (law.truncation.tail[0], law.truncation.tail[1], law.truncation.slope[0],

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fans, gains, and initializers: values that know the law of a tensor's entries, and draw them.
+"""Initializers: values that know the law of a tensor's entries, and draw them.
 
-A *law* (`Normal`, `Uniform`, `Constant`) is a distribution of numbers. A *rule* gives a shape its
-law: it is a law itself, or `FanScaled`, whose standard deviation depends on the fans. An
+A *rule* says what a tensor of a given shape is drawn from: a law (see laws.py), `FanScaled`, a law
+whose standard deviation depends on the fans, `Embedding`, or a structure (see structures.py). An
 `Initializer` is a rule, a factor and the call that spells it; the functions at the end of this file
 make them.
 """
@@ -12,361 +12,46 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, cast
+from typing import Any, ParamSpec, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from initcore import _core, quadrature, streams
+from initcore import streams
 from initcore.activations import ACTIVATIONS, Activation
 from initcore.activations import activation as find_activation
+from initcore.dtypes import DTYPES, FLOAT32, Dtype, find_dtype
+from initcore.gains import CONVENTIONS, gain
+from initcore.laws import Constant, Law, Normal, TruncatedNormal, Uniform
+from initcore.layouts import Axes, Layout, LayoutOptions, Shape, check_shape, positive
 from initcore.specifications import finite_number, integer, non_negative_number, parse, spell
+from initcore.streams import Shard
+from initcore.structures import (
+    DeltaOrthogonal,
+    Dirac,
+    Identity,
+    Moments,
+    Orthogonal,
+    Pattern,
+    Source,
+    Sparse,
+    Whole,
+)
+from initcore.truncation import check_interval, moments
 
 P = ParamSpec("P")
-Shape = int | Sequence[int]
-Axes = int | Sequence[int]
 Array = npt.NDArray[Any]
 
-DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 MODES = ("fan_in", "fan_out", "fan_avg", "fan_geo_avg")
-DISTRIBUTIONS = ("normal", "uniform")
-CONVENTIONS = ("second_moment", "variance", "backward", "fixed_point", "torch")
+DISTRIBUTIONS = ("normal", "uniform", "truncated_normal")
+# Bounds this many standard deviations away truncate less than one in 10⁸ of a normal.
+_FAR = 6.0
 
 
-# Fans
-
-
-def _integers(argument: str, value: object) -> tuple[int, ...]:
-    try:
-        entries = tuple(cast(Sequence[object], value))
-    except TypeError:
-        entries = (value,)
-    return tuple(integer(argument, entry) for entry in entries)
-
-
-def _shape(shape: Shape) -> tuple[int, ...]:
-    sizes = _integers("shape", shape)
-    if any(size < 0 for size in sizes):
-        raise ValueError(f"shape must not have negative sizes, got {shape!r}")
-    return sizes
-
-
-def fans(
-    shape: Shape, *, in_axis: Axes | None = None, out_axis: Axes | None = None
-) -> tuple[int, int]:
-    """(fan_in, fan_out): the inputs an output sums over, and the outputs an input reaches.
-
-    Parameters
-    ----------
-    shape
-        Two axes or more; (out, in, \\*kernel) unless the axes are given.
-    in_axis, out_axis
-        The axis or axes of the inputs, and of the outputs; the others are the kernel's. With two
-        axes in all, one of the arguments is enough.
-
-    Raises ValueError for fewer than two axes and for axes that do not exist or that overlap.
-    """
-    shape = _shape(shape)
-    if len(shape) < 2:
-        raise ValueError(
-            f"shape {shape} has no fans: give it two axes or more, (out, in, *kernel), "
-            "or the initializer explicit ones, fan_in= and fan_out="
-        )
-    given = f"in_axis={in_axis!r}, out_axis={out_axis!r} for shape {shape}"
-    if in_axis is None and out_axis is None:
-        in_axis, out_axis = 1, 0
-    elif (in_axis is None or out_axis is None) and len(shape) > 2:
-        raise ValueError(
-            f"in_axis and out_axis must both be given for more than two axes, got {given}"
-        )
-    axes = range(len(shape))
-    try:
-        ins, outs = (
-            None if value is None else {axes[axis] for axis in _integers(argument, value)}
-            for argument, value in (("in_axis", in_axis), ("out_axis", out_axis))
-        )
-    except IndexError:
-        raise ValueError(f"in_axis and out_axis must be axes of the shape, got {given}") from None
-    ins = set(axes) - (outs or set()) if ins is None else ins
-    outs = set(axes) - ins if outs is None else outs
-    if not ins or not outs or ins & outs:
-        raise ValueError(f"in_axis and out_axis must be different axes, got {given}")
-    kernel = math.prod(shape[axis] for axis in axes if axis not in ins | outs)
-    fan_in, fan_out = (kernel * math.prod(shape[axis] for axis in chosen) for chosen in (ins, outs))
-    return fan_in, fan_out
-
-
-# Gains
-
-# second_moment, variance, backward and fixed_point of each activation with its default parameter;
-# those of linear, relu and leaky_relu have closed forms. None: there is no fixed point.
-# tools/derive_gains.py: begin
-_GAINS: dict[str, tuple[float, float, float, float | None]] = {
-    "tanh": (1.5925374197228315, 1.5925374197228315, 1.467413591630795, None),
-    "sigmoid": (1.8462285453386054, 4.801313372039962, 4.722646085937974, None),
-    "elu": (1.2451983007007066, 1.2708434178501964, 1.223428557552621, 1.2779600754047147),
-    "selu": (1.0, 1.0, 0.9660257769739011, 1.0),
-    "gelu": (1.5335304411955353, 1.7009262433633332, 1.4811144127083482, 1.4680112605467932),
-    "gelu_tanh": (1.533580521666147, 1.7009165616954505, 1.4811680580933506, 1.467960758246148),
-    "silu": (1.676532470331091, 1.787187222100442, 1.6233202579524972, 1.5587599300694919),
-    "mish": (1.486847581273208, 1.5920253810994462, 1.4447552325473194, 1.4514912399603466),
-    "softplus": (1.0418668355353018, 1.9191259801076563, 1.8462285453386054, 1.0831218815076133),
-    "softsign": (2.3375333631085398, 2.3375333631085398, 2.095780608943311, None),
-    "erf": (1.4671669504891387, 1.4671669504891387, 1.3252183528612111, None),
-    "sin": (1.5208666231788148, 1.5208666231788148, 1.327250600284575, None),
-    "hardtanh": (1.3920361404483097, 1.3920361404483097, 1.2102870624325224, None),
-    "hardswish": (1.7366572127665416, 1.8138714738131827, 1.6700763674413823, 1.5671838351787897),
-    "relu2": (0.816496580927726, 0.8944271909999159, 0.7071067811865476, 0.9036020036098449),
-}
-# tools/derive_gains.py: end
-
-# torch.nn.init.calculate_gain; leaky_relu's depends on the slope.
-_TORCH_GAINS = {
-    "linear": 1.0,
-    "sigmoid": 1.0,
-    "tanh": 5.0 / 3.0,
-    "relu": math.sqrt(2.0),
-    "selu": 0.75,
-}
-_IN_TORCH = f"{', '.join(_TORCH_GAINS)} and leaky_relu"
-
-
-def gain(
-    activation: str | Activation | Callable[[npt.NDArray[np.float64]], Any],
-    convention: str = "second_moment",
-    *,
-    kinks: Sequence[float] = (),
-) -> float:
-    """The factor by which weights of standard deviation gain/√fan make up for an activation φ.
-
-    Parameters
-    ----------
-    activation
-        A specification such as ``"leaky_relu(0.2)"``, an :class:`Activation`, or a function that
-        maps a float64 array (n,) to an array (n,).
-    convention
-        With z ~ N(0, 1): ``second_moment`` 1/√E[φ(z)²], ``variance`` 1/√Var φ(z), ``backward``
-        1/√E[φ′(z)²], ``fixed_point`` the σ with E[φ(σz)²] = 1, at which a deep chain of this gain
-        settles with activations of second moment 1, and ``torch`` what torch.nn.init.calculate_gain
-        has for the few it knows.
-    kinks
-        The points where a function, or a derivative of it, jumps. With them its gain has 12 digits.
-
-    Built-in activations with their default parameter, and leaky_relu with any, have full precision;
-    the gains of others, by quadrature, are rounded to 12 digits, so that weights drawn with them
-    are the same on every machine.
-
-    Raises ValueError for an unknown name, where there is no fixed point, for an activation torch
-    does not have, and for a function that is constant (variance, backward) or whose expectation is
-    not finite.
-    """
-    if convention not in CONVENTIONS:
-        raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
-    if callable(activation) and not isinstance(activation, Activation):
-        if convention == "torch":
-            raise ValueError(f"convention 'torch' has a gain for {_IN_TORCH}, not for a function")
-        kinks = tuple(finite_number("kinks", kink) for kink in kinks)
-        slope = functools.partial(quadrature.gaussian_squared_slope, activation, kinks)
-        return _quadrature_gain(activation, convention, kinks, slope)
-    known = find_activation(activation)
-    if len(kinks):
-        raise ValueError(f"kinks= is for functions, {known} knows its own; got {kinks!r}")
-    if convention == "torch" and known.name in _TORCH_GAINS:
-        return _TORCH_GAINS[known.name]
-    if convention == "torch" and known.name != "leaky_relu":
-        raise ValueError(f"convention 'torch' has a gain for {_IN_TORCH}, not for {known}")
-    if known.name in ("linear", "relu", "leaky_relu"):
-        negative_slope = {"linear": 1.0, "relu": 0.0}.get(known.name, known.parameter)
-        return _piecewise_linear_gain(negative_slope, convention)
-    if known == ACTIVATIONS[known.name]:
-        value = _GAINS[known.name][CONVENTIONS.index(convention)]
-        if value is None:
-            raise ValueError(_no_fixed_point(known))
-        return value
-
-    def squared_slope() -> float:
-        return quadrature.gaussian_mean(lambda x: known.derivative(x) ** 2, 1.0, known.kinks)
-
-    return _quadrature_gain(known, convention, known.kinks, squared_slope)
-
-
-def _no_fixed_point(function: object) -> str:
-    return f"activation {function} has no fixed point: at no sigma is E φ(sigma z)² = 1"
-
-
-def _piecewise_linear_gain(slope: float, convention: str) -> float:
-    """The gain of slope·x below 0 and x above: for all conventions the same, but for `variance`."""
-    larger = max(1.0, abs(slope))  # whose square might overflow
-    above, below = 1.0 / larger, slope / larger
-    square = above * above + below * below
-    if convention == "variance":
-        return 1.0 / math.sqrt(square * (0.5 - 0.5 / math.pi) + above * below / math.pi) / larger
-    return math.sqrt(2.0 / square) / larger
-
-
-def _quadrature_gain(
-    function: quadrature.Function,
-    convention: str,
-    kinks: Sequence[float],
-    squared_slope: Callable[[], float],
-) -> float:
-    if convention == "fixed_point":
-        return _rounded(_fixed_point(function, kinks))
-    if convention == "backward":
-        expectation = squared_slope()
-    else:
-        moments = quadrature.gaussian_moments(function, 1.0, kinks)
-        expectation = moments.second_moment
-        if convention == "variance":
-            # A constant has the variance of its rounding errors.
-            expectation = moments.variance if moments.variance > 1e-24 * expectation else 0.0
-    if not 0.0 < expectation < math.inf:
-        raise ValueError(
-            f"activation {function} has no {convention} gain: "
-            f"its expectation must be positive and finite, it is {expectation}"
-        )
-    return _rounded(1.0 / math.sqrt(expectation))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.12g}")
-
-
-def _fixed_point(function: quadrature.Function, kinks: Sequence[float]) -> float:
-    """The first σ at which E φ(σz)² crosses 1, looked for between powers of two, by bisection."""
-
-    def below(exponent: float) -> bool:
-        return quadrature.gaussian_moments(function, 2.0**exponent, kinks).second_moment < 1.0
-
-    start = below(-30.0)
-    right = next((float(k) for k in range(-29, 31) if below(k) != start), None)
-    if right is None:
-        raise ValueError(_no_fixed_point(function))
-    left = right - 1.0
-    for _ in range(48):
-        middle = (left + right) / 2.0
-        left, right = (middle, right) if below(middle) == start else (left, middle)
-    return float(2.0 ** ((left + right) / 2.0))
-
-
-# Laws
-
-# Each has std, mean, bound (the largest |value|), scaled(f), and distribution(dtype): what the
-# kernel draws.
-
-
-def _rounded_to(dtype: np.dtype[Any], what: str, value: float) -> float:
-    with np.errstate(over="ignore"):
-        result = float(dtype.type(value))
-    if not math.isfinite(result):
-        raise ValueError(f"{what} must be finite in {dtype}, got {value!r}")
-    return result
-
-
-@dataclass(frozen=True)
-class Constant:
-    """One number."""
-
-    value: float
-
-    @property
-    def mean(self) -> float:
-        return self.value
-
-    @property
-    def std(self) -> float:
-        return 0.0
-
-    @property
-    def bound(self) -> float:
-        return abs(self.value)
-
-    def scaled(self, factor: float) -> Constant:
-        return Constant(self.value * factor)
-
-    def distribution(self, dtype: np.dtype[Any]) -> streams.Distribution:
-        value = _rounded_to(dtype, "the value", self.value)
-        return streams.Distribution(_core.CONSTANT, shift=value)
-
-
-@dataclass(frozen=True)
-class Normal:
-    """N(mean, std²)."""
-
-    std: float
-    mean: float = 0.0
-
-    @property
-    def bound(self) -> float:
-        return math.inf if self.std else abs(self.mean)
-
-    def scaled(self, factor: float) -> Normal:
-        return Normal(self.std * factor, self.mean * factor)
-
-    def distribution(self, dtype: np.dtype[Any]) -> streams.Distribution:
-        std = _rounded_to(dtype, "the standard deviation", self.std)
-        mean = _rounded_to(dtype, "the mean", self.mean)
-        return streams.Distribution(_core.NORMAL, std, mean)
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """Uniform on [low, high), open if it is symmetric; a point if low = high (a factor of zero)."""
-
-    low: float
-    high: float
-
-    # Halves first: high − low may overflow.
-    @property
-    def mean(self) -> float:
-        return self.high / 2.0 + self.low / 2.0
-
-    @property
-    def half_range(self) -> float:
-        return self.high / 2.0 - self.low / 2.0
-
-    @property
-    def std(self) -> float:
-        return self.half_range / math.sqrt(3.0)
-
-    @property
-    def bound(self) -> float:
-        return max(abs(self.low), abs(self.high))
-
-    def scaled(self, factor: float) -> Uniform:
-        return Uniform(self.low * factor, self.high * factor)
-
-    def distribution(self, dtype: np.dtype[Any]) -> streams.Distribution:
-        if self.low == self.high:
-            return Constant(self.mean).distribution(dtype)
-        # Below both high and high rounded to the dtype, whichever a person compares with.
-        high = dtype.type(_rounded_to(dtype, "the upper end", self.high))
-        last = float(np.nextafter(high, dtype.type(-math.inf)))
-        if self.low == -self.high:
-            # s·a in the dtype never reaches a but by underflow: the kernel's |s| ≤ 1 − 2⁻²⁴ (2⁻⁵³)
-            # rounds away from 1.
-            first = -last
-        else:
-            low = dtype.type(_rounded_to(dtype, "the lower end", self.low))
-            first = float(low)
-            if first < self.low:
-                first = float(np.nextafter(low, dtype.type(math.inf)))
-        if first > last:
-            raise ValueError(
-                f"the range [{self.low!r}, {self.high!r}) must have a value in {dtype}"
-            )
-        return streams.Distribution(
-            _core.UNIFORM,
-            _rounded_to(dtype, "the range", self.half_range),
-            _rounded_to(dtype, "the middle", self.mean),
-            first,
-            last,
-        )
-
-
-Law = Constant | Normal | Uniform
+# Rules
 
 
 @dataclass(frozen=True)
@@ -374,14 +59,13 @@ class FanScaled:
     """A law of mean zero and standard deviation gain/√fan.
 
     The fans are, in this order, those given here, those given with the shape, and those of the
-    shape.
+    shape. Parts of given sizes have each its own.
     """
 
     gain: float
     mode: str
     distribution: str
-    in_axis: tuple[int, ...] | None
-    out_axis: tuple[int, ...] | None
+    layout: Layout
     fan_in: int | None
     fan_out: int | None
 
@@ -393,21 +77,27 @@ class FanScaled:
                 f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got {self.distribution!r}"
             )
 
-    def law(self, shape: tuple[int, ...], fan_in: int | None, fan_out: int | None) -> Law:
-        # An empty tensor has a fan of zero and nothing to draw; any law will do.
-        std = self.gain / math.sqrt(max(self._fan(shape, fan_in, fan_out), 1.0))
-        if self.distribution == "normal":
-            return Normal(std)
-        return Uniform(-math.sqrt(3.0) * std, math.sqrt(3.0) * std)
+    def laws(
+        self, shape: tuple[int, ...], fan_in: int | None, fan_out: int | None
+    ) -> tuple[Law, ...]:
+        def law(part: int) -> Law:
+            # An empty tensor has a fan of zero and nothing to draw; any law will do.
+            fan = self._fan(shape, part, fan_in, fan_out)
+            return _centred(self.distribution, self.gain / math.sqrt(max(fan, 1.0)))
 
-    def _fan(self, shape: tuple[int, ...], fan_in: int | None, fan_out: int | None) -> float:
+        parts = self.layout.parts
+        return tuple(map(law, range(1 if isinstance(parts, int) else len(parts))))
+
+    def _fan(
+        self, shape: tuple[int, ...], part: int, fan_in: int | None, fan_out: int | None
+    ) -> float:
         def side(index: int) -> int:
             # The shape is asked last, and only for a fan that the mode needs.
             for given in ((self.fan_in, self.fan_out), (fan_in, fan_out)):
                 fan = given[index]
                 if fan is not None:
                     return fan
-            return fans(shape, in_axis=self.in_axis, out_axis=self.out_axis)[index]
+            return self.layout.fans(shape)[part][index]
 
         match self.mode:
             case "fan_in":
@@ -419,8 +109,57 @@ class FanScaled:
             case _:
                 return math.sqrt(side(0) * side(1))
 
+    def spans(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]]:
+        """The axis on which the laws take turns, and where each begins and ends; [] for one law."""
+        spans = self.layout.spans(shape)
+        return (self.layout.part_axis(shape) if spans else 0), spans
 
-Rule = Law | FanScaled
+
+def _centred(distribution: str, std: float) -> Law:
+    """The law of mean zero and this standard deviation; a truncated normal's cut is 2."""
+    match distribution:
+        case "normal":
+            return Normal(std)
+        case "uniform":
+            return Uniform(-math.sqrt(3.0) * std, math.sqrt(3.0) * std)
+        case _:
+            return _cut_normal(std / moments(-2.0, 2.0)[1], 0.0, 2.0)
+
+
+def _cut_normal(parent_std: float, mean: float, cut: float) -> Law:
+    if parent_std == 0.0:
+        return Constant(mean)
+    reach = cut * parent_std
+    return TruncatedNormal(parent_std, mean, mean - reach, mean + reach, -cut, cut)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Rows N(0, std²), one of them zero."""
+
+    std: float
+    padding_idx: int
+
+    def _row(self, shape: tuple[int, ...]) -> int:
+        n_rows = shape[0] if shape else 0
+        if not -n_rows <= self.padding_idx < n_rows:
+            raise IndexError(
+                f"padding_idx must be a row of the shape, {-n_rows} to {n_rows - 1} for {shape}, "
+                f"got {self.padding_idx}"
+            )
+        return self.padding_idx % n_rows
+
+    def laws(self) -> tuple[Law, ...]:
+        return Normal(self.std), Constant(0.0), Normal(self.std)
+
+    def spans(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]]:
+        row = self._row(shape)
+        return 0, [(0, row), (row, row + 1), (row + 1, shape[0])]
+
+
+Drawn = Law | FanScaled | Embedding
+Rule = Drawn | Pattern | Whole
+Entries = Law | Moments
 
 
 # Initializers
@@ -453,25 +192,64 @@ class Initializer:
             self, factor=finite_number("the product of the factors", self.factor * factor)
         )
 
-    def law(self, shape: Shape, *, fan_in: int | None = None, fan_out: int | None = None) -> Law:
-        """The law of the entries of a tensor: `mean`, `std` and `bound`.
+    def laws(
+        self, shape: Shape, *, fan_in: int | None = None, fan_out: int | None = None
+    ) -> tuple[Entries, ...]:
+        """The law of the entries of each part of a tensor, with its `mean`, `std` and `bound`: one
+        law, unless the initializer has `parts` of given sizes.
 
         `fan_in` and `fan_out` are for a tensor whose shape has no fans, a bias, and give way to the
-        initializer's own.
+        initializer's own. The law of an embedding is that of its rows but the padding's. Structures
+        such as orthogonal have only the mean, standard deviation and bound over all entries.
         """
-        sizes, rule = _shape(shape), self.rule
-        law = rule.law(sizes, fan_in, fan_out) if isinstance(rule, FanScaled) else rule
-        return law.scaled(self.factor)
+        sizes, rule = check_shape(shape), self.rule
+        laws: tuple[Entries, ...]
+        if isinstance(rule, FanScaled):
+            laws = rule.laws(sizes, fan_in, fan_out)
+        elif isinstance(rule, Embedding):
+            laws = rule.laws()[:1]
+        elif isinstance(rule, Pattern | Whole):
+            laws = (rule.moments(sizes),)
+        else:
+            laws = (rule,)
+        return tuple(law.scaled(self.factor) for law in laws)
 
-    def std(self, shape: Shape, *, fan_in: int | None = None, fan_out: int | None = None) -> float:
-        """The exact standard deviation of the entries; the fans as in :meth:`law`."""
-        return self.law(shape, fan_in=fan_in, fan_out=fan_out).std
+    def std(
+        self, shape: Shape, *, fan_in: int | None = None, fan_out: int | None = None
+    ) -> float | tuple[float, ...]:
+        """The exact standard deviation of the entries, one a part where :meth:`laws` has several;
+        the fans as there."""
+        return self._each("std", shape, fan_in, fan_out)
 
     def bound(
         self, shape: Shape, *, fan_in: int | None = None, fan_out: int | None = None
-    ) -> float:
-        """What no |entry| exceeds, infinity for a normal; the fans as in :meth:`law`."""
-        return self.law(shape, fan_in=fan_in, fan_out=fan_out).bound
+    ) -> float | tuple[float, ...]:
+        """What no |entry| exceeds, infinity for a normal; parts and fans as in :meth:`std`."""
+        return self._each("bound", shape, fan_in, fan_out)
+
+    def _each(
+        self, name: str, shape: Shape, fan_in: int | None, fan_out: int | None
+    ) -> float | tuple[float, ...]:
+        values = tuple(
+            getattr(law, name) for law in self.laws(shape, fan_in=fan_in, fan_out=fan_out)
+        )
+        rule = self.rule
+        one = not isinstance(rule, FanScaled) or isinstance(rule.layout.parts, int)
+        return cast(float, values[0]) if one else values
+
+    def law(self, shape: Shape, *, fan_in: int | None = None, fan_out: int | None = None) -> Law:
+        """The one law that all entries of a tensor are drawn from, independently of each other.
+
+        The fans as in :meth:`laws`. Raises ValueError for an initializer that has none: structures,
+        parts of several sizes, an embedding with a padding row.
+        """
+        laws = self.laws(shape, fan_in=fan_in, fan_out=fan_out)
+        if isinstance(laws[0], Moments) or len(laws) > 1 or isinstance(self.rule, Embedding):
+            raise ValueError(
+                f"initializer {self} has no one law for all entries: normal, uniform, "
+                "truncated_normal, constant and those scaled by the fans have one"
+            )
+        return laws[0]
 
     def distribution(
         self,
@@ -481,11 +259,13 @@ class Initializer:
         fan_in: int | None = None,
         fan_out: int | None = None,
     ) -> streams.Distribution:
-        """What the kernels draw: the law with its parameters rounded once to float32 or float64.
+        """What the kernels draw: :meth:`law`, its parameters rounded once to the dtype.
 
-        Raises ValueError where a parameter overflows the dtype or a range has no value in it.
+        Raises ValueError where there is no one law, where a parameter overflows the dtype, or a
+        range has no value in it.
         """
-        return _distribution(self, _shape(shape), _dtype(dtype), fan_in, fan_out)
+        law = self.law(shape, fan_in=fan_in, fan_out=fan_out)
+        return law.distribution(find_dtype(dtype))
 
     def __call__(
         self,
@@ -496,6 +276,7 @@ class Initializer:
         trial: int = 0,
         dtype: npt.DTypeLike | None = None,
         out: Array | None = None,
+        shard: tuple[slice, ...] | None = None,
         threads: int | None = None,
     ) -> Array:
         """Draw a tensor: the same bits on every machine and with every number of threads.
@@ -512,46 +293,106 @@ class Initializer:
         trial
             The number of an independent repetition.
         dtype
-            float32 or float64; None is that of `out`, else float32. The two draw different numbers.
+            float32, float64, float16 or bfloat16; None is that of `out`, else float32. float32 and
+            float64 draw different numbers (but of what is drawn whole, which is rounded float64),
+            the halves are float32's, rounded.
         out
-            The array to fill, of this shape; it is returned.
+            The array to fill, of this shape or the shard's; it is returned.
+        shard
+            Slices, one an axis, of the tensor: only that piece is drawn, the bits being those of
+            the whole. Orthogonal, delta_orthogonal and sparse tensors can only be drawn whole.
         threads
             None uses the CPUs this process may use.
 
-        Raises ValueError and TypeError, before anything is written, for arguments that do not fit.
+        Raises ValueError, TypeError and IndexError, before anything is written, for arguments that
+        do not fit.
         """
-        sizes = _shape(shape)
-        seed = streams.check_seed(seed)
-        stream = streams.stream_id(name, trial)
-        threads = streams.resolve_threads(threads)
-        dtypes = DTYPES if dtype is None else (_dtype(dtype),)
+        sizes = check_shape(shape)
+        source = Source(
+            streams.check_seed(seed),
+            streams.stream_id(name, trial),
+            streams.resolve_threads(threads),
+        )
+        piece = None if shard is None else Shard.of(sizes, shard)
+        local = sizes if piece is None else piece.sizes
+        found = None if dtype is None else find_dtype(dtype)
         if out is not None:
-            out = streams.check_output(out, sizes, dtypes)
-        distribution = self.distribution(sizes, dtypes[0] if out is None else out.dtype)
-        array = np.empty(sizes, dtypes[0]) if out is None else out
-        streams.fill(array, distribution, seed=seed, stream=stream, threads=threads)
+            accepted = DTYPES.values() if found is None else (found,)
+            out = streams.check_output(out, local, accepted)
+            found = find_dtype(out.dtype)
+        format_ = found or FLOAT32
+        if isinstance(self.rule, Whole):
+            return self._write_whole(self.rule, sizes, piece, format_, source, out)
+        axis, spans, distributions = _plan(self, sizes, format_)
+        ones: tuple[npt.NDArray[np.int64], ...] | None = None
+        if isinstance(self.rule, Pattern):
+            where = piece or Shard.of(sizes)
+            chosen = where.ranges[0]
+            rows = chosen.start + chosen.step * np.arange(len(chosen) if math.prod(local) else 0)
+            ones = where.places(self.rule.ones(sizes, rows))
+        array = np.empty(local, format_.numpy) if out is None else out
+        fill = functools.partial(
+            streams.fill, seed=source.seed, stream=source.stream, threads=source.threads
+        )
+        if not spans:
+            fill(array, distributions[0], shard=piece)
+        else:
+            piece = piece or Shard.of(sizes)
+            for (start, stop), distribution in zip(spans, distributions, strict=True):
+                index, part = piece.span(axis, start, stop)
+                fill(array[(slice(None),) * axis + (index,)], distribution, shard=part)
+        if ones is not None:
+            array[ones] = self.factor
         return array
+
+    def _write_whole(
+        self,
+        rule: Whole,
+        sizes: tuple[int, ...],
+        piece: Shard | None,
+        dtype: Dtype,
+        source: Source,
+        out: Array | None,
+    ) -> Array:
+        if piece is not None:
+            raise ValueError(
+                f"shard= is for initializers that draw entry by entry, {self} is drawn whole"
+            )
+        entries: Array = rule.draw(sizes, source)
+        if self.factor != 1.0:
+            entries *= self.factor
+        if dtype.half:
+            entries = entries.astype(np.float32)
+        largest = max(np.max(entries, initial=0.0), -np.min(entries, initial=0.0))
+        if not math.isfinite(dtype.round(float(largest))):
+            raise ValueError(
+                f"the largest entry of {self} must be finite in {dtype.name}, it is {largest}"
+            )
+        if out is None:
+            return entries.astype(dtype.numpy, order="C", copy=False)
+        out[...] = entries
+        return out
 
 
 @functools.lru_cache(maxsize=1024)  # a model's tensors have few shapes, and a small draw is short
-def _distribution(
-    init: Initializer,
-    sizes: tuple[int, ...],
-    dtype: np.dtype[Any],
-    fan_in: int | None,
-    fan_out: int | None,
-) -> streams.Distribution:
-    return init.law(sizes, fan_in=fan_in, fan_out=fan_out).distribution(dtype)
-
-
-def _dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    try:
-        result = np.dtype(dtype)
-        if dtype is not None and result in DTYPES:
-            return result
-    except TypeError:
-        pass
-    raise TypeError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype!r}")
+def _plan(
+    init: Initializer, sizes: tuple[int, ...], dtype: Dtype
+) -> tuple[int, list[tuple[int, int]], list[streams.Distribution]]:
+    """An axis, where on it each law begins and ends ([] for one law), and what is drawn from."""
+    rule = init.rule
+    axis, spans = rule.spans(sizes) if isinstance(rule, FanScaled | Embedding) else (0, [])
+    laws: tuple[Law, ...]
+    if isinstance(rule, FanScaled):
+        laws = rule.laws(sizes, None, None)
+    elif isinstance(rule, Embedding):
+        laws = rule.laws()
+    elif isinstance(rule, Pattern):
+        rule.moments(sizes)
+        Constant(init.factor).distribution(dtype)
+        laws = (Constant(0.0),)
+    else:
+        laws = (cast(Law, rule),)
+    return axis, spans, [law.scaled(init.factor).distribution(dtype) for law in laws]
 
 
 #: The functions that make initializers, by the names specifications have for them.
@@ -560,14 +401,15 @@ INITIALIZERS: dict[str, Callable[..., Initializer]] = {}
 
 def _initializer(make_rule: Callable[P, Rule]) -> Callable[P, Initializer]:
     """Make a function that returns a rule one that returns an initializer, which knows the call."""
-    signature = inspect.signature(make_rule)
+    signature = _with_layout(inspect.signature(make_rule))
 
     @functools.wraps(make_rule)
     def make(*args: P.args, **kwargs: P.kwargs) -> Initializer:
+        bound = signature.bind(*args, **kwargs)
         rule = make_rule(*args, **kwargs)
         arguments = ", ".join(
             f"{name}={literal}"
-            for name, value in signature.bind(*args, **kwargs).arguments.items()
+            for name, value in bound.arguments.items()
             if (literal := _literal(value)) != _literal(signature.parameters[name].default)
         )
         return Initializer(rule, f"{make_rule.__name__}({arguments})")
@@ -575,6 +417,14 @@ def _initializer(make_rule: Callable[P, Rule]) -> Callable[P, Initializer]:
     make.__signature__ = signature.replace(return_annotation="Initializer")  # type: ignore[attr-defined]
     INITIALIZERS[make_rule.__name__] = make
     return make
+
+
+def _with_layout(signature: inspect.Signature) -> inspect.Signature:
+    """The signature with the keywords of a layout in the place of ``**layout``."""
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        parameters[-1:] = inspect.signature(Layout.of).parameters.values()
+    return signature.replace(parameters=parameters)
 
 
 def _literal(value: object) -> str:
@@ -587,28 +437,24 @@ def _fan_scaled(
     gain: float,
     mode: str,
     distribution: str,
-    in_axis: Axes | None,
-    out_axis: Axes | None,
     fan_in: int | None,
     fan_out: int | None,
+    layout: LayoutOptions,
 ) -> FanScaled:
-    def axes(argument: str, value: Axes | None) -> tuple[int, ...] | None:
-        return None if value is None else _integers(argument, value)
-
-    def fan(argument: str, value: int | None) -> int | None:
-        if value is not None and integer(argument, value) < 1:
-            raise ValueError(f"{argument} must be at least 1, got {value!r}")
-        return None if value is None else integer(argument, value)
-
     return FanScaled(
         gain,
         mode,
         distribution,
-        axes("in_axis", in_axis),
-        axes("out_axis", out_axis),
-        fan("fan_in", fan_in),
-        fan("fan_out", fan_out),
+        Layout.of(**layout),
+        None if fan_in is None else positive("fan_in", fan_in),
+        None if fan_out is None else positive("fan_out", fan_out),
     )
+
+
+def _normal_or_truncated(distribution: str) -> str:
+    if distribution not in ("normal", "truncated_normal"):
+        raise ValueError(f"distribution must be normal or truncated_normal, got {distribution!r}")
+    return distribution
 
 
 def _chosen_gain(
@@ -669,15 +515,87 @@ def ones() -> Rule:
 
 
 @_initializer
+def truncated_normal(
+    std: float = 1.0,
+    mean: float = 0.0,
+    *,
+    cut: float = 2.0,
+    bounds: tuple[float, float] | None = None,
+    corrected: bool = True,
+) -> Rule:
+    """A normal without its tails.
+
+    Parameters
+    ----------
+    std, mean
+        The standard deviation of the result, and its mean. With ``corrected=False``, or bounds,
+        those of the parent, the normal that is truncated.
+    cut
+        The parent is truncated at ±cut parent standard deviations from its mean.
+    bounds
+        (low, high) instead: the values between which the parent is truncated, either may be
+        infinite. A warning says so when they truncate nothing.
+    corrected
+        Whether the parent is made wider, so that the result has standard deviation `std`: by
+        1/0.8796… for a cut of 2, as in Keras and JAX. PyTorch's trunc_normal_ does not.
+
+    No value lies at or beyond a bound. Raises ValueError for a cut that is not positive, and for
+    bounds that leave no interval or one that begins beyond 37 standard deviations from the mean.
+    """
+    std, mean = non_negative_number("std", std), finite_number("mean", mean)
+    cut = finite_number("cut", cut)
+    if not isinstance(corrected, bool):
+        raise TypeError(f"corrected must be True or False, got {corrected!r}")
+    if cut <= 0.0:
+        raise ValueError(f"cut must be positive, got {cut!r}")
+    if bounds is None:
+        return _cut_normal(std / moments(-cut, cut)[1] if corrected else std, mean, cut)
+    if cut != 2.0:
+        raise ValueError(f"cut= and bounds= exclude each other, got {cut!r} and {bounds!r}")
+    low, high = _bounds(bounds)
+    if std == 0.0:
+        if not low < mean < high:
+            raise ValueError(f"mean must lie between the bounds where std is 0, got {bounds!r}")
+        return Constant(mean)
+    a, b = (low - mean) / std, (high - mean) / std
+    try:
+        check_interval(a, b)
+    except ValueError as error:
+        raise ValueError(
+            f"bounds={bounds!r} of a normal with std {std!r} and mean {mean!r}: {error}"
+        ) from None
+    nearest = min(-a, b)
+    if nearest > _FAR:
+        warnings.warn(
+            f"bounds={bounds!r} truncate nothing: they are absolute, and the nearer lies "
+            f"{nearest:.4g} standard deviations from the mean",
+            UserWarning,
+            stacklevel=3,
+        )
+    return TruncatedNormal(std, mean, low, high, a, b)
+
+
+def _bounds(bounds: object) -> tuple[float, float]:
+    if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
+        raise TypeError(f"bounds must be two numbers (low, high), got {bounds!r}")
+    low, high = (
+        bound if bound in (-math.inf, math.inf) else finite_number("bounds", bound)
+        for bound in bounds
+    )
+    if not low < high:
+        raise ValueError(f"bounds must be (low, high) with low < high, got {bounds!r}")
+    return low, high
+
+
+@_initializer
 def variance_scaling(
     scale: float,
     mode: str,
     distribution: str,
     *,
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
     fan_in: int | None = None,
     fan_out: int | None = None,
+    **layout: Unpack[LayoutOptions],
 ) -> Rule:
     """Mean 0 and variance scale/fan.
 
@@ -689,14 +607,15 @@ def variance_scaling(
         The fan: ``fan_in``, ``fan_out``, ``fan_avg`` (their arithmetic mean) or ``fan_geo_avg``
         (their geometric mean).
     distribution
-        ``normal``, or ``uniform``, whose bound is √3 standard deviations.
-    in_axis, out_axis
-        The layout of the tensor, as :func:`fans` takes it.
+        ``normal``, ``uniform``, whose bound is √3 standard deviations, or ``truncated_normal``, cut
+        at 2 standard deviations of its parent, its own corrected.
     fan_in, fan_out
         Fans to use instead of the shape's.
+    in_axis, out_axis, batch_axis, groups, parts, transposed
+        The layout of the tensor, as :func:`fans` takes it.
     """
     gain = math.sqrt(non_negative_number("scale", scale))
-    return _fan_scaled(gain, mode, distribution, in_axis, out_axis, fan_in, fan_out)
+    return _fan_scaled(gain, mode, distribution, fan_in, fan_out, layout)
 
 
 @_initializer
@@ -705,10 +624,10 @@ def xavier_normal(
     *,
     nonlinearity: str | Activation | None = None,
     convention: str = "second_moment",
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
+    distribution: str = "normal",
     fan_in: int | None = None,
     fan_out: int | None = None,
+    **layout: Unpack[LayoutOptions],
 ) -> Rule:
     """N(0, gain²·2/(fan_in + fan_out)), after Glorot and Bengio (2010).
 
@@ -718,11 +637,14 @@ def xavier_normal(
         A number, 1 if nothing is said.
     nonlinearity, convention
         An activation, whose gain in this convention (see :func:`gain`) is used.
-    in_axis, out_axis, fan_in, fan_out
+    distribution
+        ``normal``, as PyTorch has it, or ``truncated_normal``, as Keras and JAX do.
+    fan_in, fan_out and the layout
         As :func:`variance_scaling` takes them.
     """
     number = _chosen_gain(gain, nonlinearity, None, convention, "linear")
-    return _fan_scaled(number, "fan_avg", "normal", in_axis, out_axis, fan_in, fan_out)
+    law = _normal_or_truncated(distribution)
+    return _fan_scaled(number, "fan_avg", law, fan_in, fan_out, layout)
 
 
 @_initializer
@@ -731,14 +653,13 @@ def xavier_uniform(
     *,
     nonlinearity: str | Activation | None = None,
     convention: str = "second_moment",
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
     fan_in: int | None = None,
     fan_out: int | None = None,
+    **layout: Unpack[LayoutOptions],
 ) -> Rule:
     """As :func:`xavier_normal`, uniform within gain·√(6/(fan_in + fan_out))."""
     number = _chosen_gain(gain, nonlinearity, None, convention, "linear")
-    return _fan_scaled(number, "fan_avg", "uniform", in_axis, out_axis, fan_in, fan_out)
+    return _fan_scaled(number, "fan_avg", "uniform", fan_in, fan_out, layout)
 
 
 @_initializer
@@ -749,10 +670,10 @@ def kaiming_normal(
     a: float | None = None,
     gain: float | None = None,
     convention: str = "second_moment",
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
+    distribution: str = "normal",
     fan_in: int | None = None,
     fan_out: int | None = None,
+    **layout: Unpack[LayoutOptions],
 ) -> Rule:
     """N(0, gain²/fan), after He et al. (2015).
 
@@ -768,11 +689,13 @@ def kaiming_normal(
         ``nonlinearity="leaky_relu(0.2)"``.
     gain
         A number instead.
-    in_axis, out_axis, fan_in, fan_out
+    distribution
+        ``normal``, as PyTorch has it, or ``truncated_normal``, as Keras and JAX do.
+    fan_in, fan_out and the layout
         As :func:`variance_scaling` takes them.
     """
     number = _chosen_gain(gain, nonlinearity, a, convention, "relu")
-    return _fan_scaled(number, mode, "normal", in_axis, out_axis, fan_in, fan_out)
+    return _fan_scaled(number, mode, _normal_or_truncated(distribution), fan_in, fan_out, layout)
 
 
 @_initializer
@@ -783,56 +706,134 @@ def kaiming_uniform(
     a: float | None = None,
     gain: float | None = None,
     convention: str = "second_moment",
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
     fan_in: int | None = None,
     fan_out: int | None = None,
+    **layout: Unpack[LayoutOptions],
 ) -> Rule:
     """As :func:`kaiming_normal`, uniform within √3·gain/√fan."""
     number = _chosen_gain(gain, nonlinearity, a, convention, "relu")
-    return _fan_scaled(number, mode, "uniform", in_axis, out_axis, fan_in, fan_out)
+    return _fan_scaled(number, mode, "uniform", fan_in, fan_out, layout)
 
 
 @_initializer
 def lecun_normal(
     *,
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
+    distribution: str = "normal",
     fan_in: int | None = None,
+    **layout: Unpack[LayoutOptions],
 ) -> Rule:
-    """N(0, 1/fan_in), after LeCun et al. (1998); the layout as in :func:`variance_scaling`."""
-    return _fan_scaled(1.0, "fan_in", "normal", in_axis, out_axis, fan_in, None)
+    """N(0, 1/fan_in), after LeCun et al. (1998); keywords as in :func:`kaiming_normal`."""
+    law = _normal_or_truncated(distribution)
+    return _fan_scaled(1.0, "fan_in", law, fan_in, None, layout)
 
 
 @_initializer
-def lecun_uniform(
-    *,
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
-    fan_in: int | None = None,
-) -> Rule:
+def lecun_uniform(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) -> Rule:
     """As :func:`lecun_normal`, uniform within √(3/fan_in)."""
-    return _fan_scaled(1.0, "fan_in", "uniform", in_axis, out_axis, fan_in, None)
+    return _fan_scaled(1.0, "fan_in", "uniform", fan_in, None, layout)
 
 
 @_initializer
-def torch_linear(
-    *,
-    in_axis: Axes | None = None,
-    out_axis: Axes | None = None,
-    fan_in: int | None = None,
-) -> Rule:
+def torch_linear(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) -> Rule:
     """Uniform within 1/√fan_in: PyTorch's default for weights and biases, linear and convolution.
 
-    PyTorch spells it kaiming_uniform(a=√5). The layout is as in :func:`variance_scaling`.
+    PyTorch spells it kaiming_uniform(a=√5). `fan_in` is needed for a bias; the layout is as in
+    :func:`variance_scaling`.
     """
-    return _fan_scaled(1.0 / math.sqrt(3.0), "fan_in", "uniform", in_axis, out_axis, fan_in, None)
+    return _fan_scaled(1.0 / math.sqrt(3.0), "fan_in", "uniform", fan_in, None, layout)
+
+
+@_initializer
+def torch_rnn(hidden_size: int) -> Rule:
+    """Uniform within 1/√hidden_size: PyTorch's default for all of an RNN, a GRU and an LSTM."""
+    bound = 1.0 / math.sqrt(positive("hidden_size", hidden_size))
+    return Uniform(-bound, bound)
+
+
+@_initializer
+def embedding(std: float = 1.0, padding_idx: int | None = None) -> Rule:
+    """N(0, std²) for a table (rows, features), row `padding_idx` being zero.
+
+    A negative `padding_idx` counts from the end. Drawing raises IndexError where there is no such
+    row.
+    """
+    return _embedding(non_negative_number("std", std), padding_idx)
+
+
+def _embedding(std: float, padding_idx: int | None) -> Rule:
+    if padding_idx is None:
+        return Normal(std)
+    return Embedding(std, integer("padding_idx", padding_idx))
+
+
+@_initializer
+def torch_embedding(padding_idx: int | None = None) -> Rule:
+    """:func:`embedding` of standard deviation 1, PyTorch's default."""
+    return _embedding(1.0, padding_idx)
+
+
+@_initializer
+def identity() -> Rule:
+    """Ones on the main diagonal of a matrix, which need not be square, and zeros elsewhere."""
+    return Identity()
+
+
+@_initializer
+def dirac(groups: int = 1) -> Rule:
+    r"""A convolution (out, in/groups, \*kernel) of 1 to 3 kernel axes that passes on its input.
+
+    Output d of a group is input d of that group, as far as there are inputs, by a one at the centre
+    of the kernel, k//2. As torch.nn.init.dirac_.
+    """
+    return Dirac(positive("groups", groups))
+
+
+@_initializer
+def orthogonal(
+    gain: float = 1.0, *, in_axis: Axes | None = None, out_axis: Axes | None = None
+) -> Rule:
+    """An orthogonal matrix times `gain`, uniformly distributed (Saxe et al. 2014).
+
+    A tensor is flattened to (outputs, the rest): its rows are orthogonal and of norm `gain`, or its
+    columns where they are fewer. From the QR decomposition, in float64, of the stream's float64
+    normals, with positive diagonal of R; LAPACK's last bits may differ between machines. `in_axis`
+    and `out_axis` as in :func:`fans`.
+    """
+    return Orthogonal(
+        non_negative_number("gain", gain), Layout.of(in_axis=in_axis, out_axis=out_axis)
+    )
+
+
+@_initializer
+def delta_orthogonal(gain: float = 1.0) -> Rule:
+    r"""A convolution (out, in, \*kernel), in ≤ out, that is an orthogonal matrix times `gain` at
+    the centre tap, (k − 1)//2, and zero elsewhere (Xiao et al. 2018).
+
+    The matrix is that of :func:`orthogonal`: its columns are orthogonal and of norm `gain`.
+    """
+    return DeltaOrthogonal(non_negative_number("gain", gain))
+
+
+@_initializer
+def sparse(sparsity: float, std: float = 0.01) -> Rule:
+    """N(0, std²) for a matrix, but for ⌈sparsity·rows⌉ zeros in each column (Martens 2010).
+
+    The zeros are chosen uniformly without replacement. As torch.nn.init.sparse_. Raises ValueError
+    for a sparsity outside [0, 1].
+    """
+    share = non_negative_number("sparsity", sparsity)
+    if share > 1.0:
+        raise ValueError(f"sparsity must be between 0 and 1, got {sparsity!r}")
+    return Sparse(share, non_negative_number("std", std))
 
 
 glorot_normal = INITIALIZERS["glorot_normal"] = xavier_normal
 glorot_uniform = INITIALIZERS["glorot_uniform"] = xavier_uniform
 he_normal = INITIALIZERS["he_normal"] = kaiming_normal
 he_uniform = INITIALIZERS["he_uniform"] = kaiming_uniform
+torch_conv = INITIALIZERS["torch_conv"] = torch_linear
+# PyTorch takes the first axis, the inputs, of a transposed convolution's weight for its outputs.
+torch_conv_transpose = INITIALIZERS["torch_conv_transpose"] = torch_linear
 
 
 def initializer(spec: str | Initializer) -> Initializer:

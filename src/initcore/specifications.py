@@ -97,6 +97,8 @@ def spell(value: object) -> str:
         return str(int(value))
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         number = float(value)
+        if math.isinf(number):  # a literal that overflows: the grammar has no names
+            return "1e999" if number > 0.0 else "-1e999"
         return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
     return repr(str(value)) if isinstance(value, str) else repr(value)
 

@@ -7,22 +7,24 @@ A stream belongs to one seed and one name (and trial). Element i of a stream is 
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .dtypes import Dtype, find_dtype
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -31,6 +33,8 @@ _WORD = 2**64
 # hide what it costs to hand it to a thread. A multiple of every tile.
 _TASK_ELEMENTS = 1 << 20
 _SMALL_ELEMENTS = 1 << 16
+_TILE = 64  # elements of the largest tile
+_SCRATCH_ELEMENTS = 1 << 18
 _MAX_THREADS = 1024
 
 
@@ -38,8 +42,9 @@ _MAX_THREADS = 1024
 class Distribution:
     """How the words of a stream become values: fma(unit, scale, shift) in the dtype.
 
-    `kind` is CONSTANT (the value is `shift`), UNIFORM (unit on (−1, 1), then clamped to
-    [low, high], both in the dtype) or NORMAL (a standard normal unit).
+    `kind` is CONSTANT (the value is `shift`), UNIFORM (unit on (−1, 1)), NORMAL (a standard normal
+    unit) or TRUNCATED_NORMAL (that on the interval of `truncation`); uniforms and truncated normals
+    are then clamped to [low, high], both in the dtype.
     """
 
     kind: int
@@ -47,6 +52,7 @@ class Distribution:
     shift: float = 0.0
     low: float = -np.inf
     high: float = np.inf
+    truncation: tuple[float, ...] = ()
 
 
 # --- seeds, names, trials -------------------------------------------------------------------------
@@ -69,13 +75,18 @@ def check_seed(seed: object) -> int:
     return _check_word("seed", seed)
 
 
+def _hash(data: bytes, person: bytes = b"") -> int:
+    from hashlib import blake2b  # it loads OpenSSL
+
+    return int.from_bytes(blake2b(data, digest_size=8, person=person).digest(), "little")
+
+
 @lru_cache(maxsize=4096)
 def _hash_name(name: str) -> int:
     try:
-        text = name.encode()
+        return _hash(name.encode())
     except UnicodeEncodeError:
         raise ValueError(f"name={name!r}: text that UTF-8 can encode is accepted") from None
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def stream_id(name: object, trial: object = 0) -> int:
@@ -90,8 +101,7 @@ def stream_id(name: object, trial: object = 0) -> int:
         word = _check_word("name", name) if name is not None else None
         if word is None:
             raise TypeError("name=None: a str, or an integer in [0, 2**64), is accepted")
-        digest = hashlib.blake2b(word.to_bytes(8, "little"), digest_size=8, person=b"int").digest()
-        hashed = int.from_bytes(digest, "little")
+        hashed = _hash(word.to_bytes(8, "little"), b"int")
     return (hashed + _check_word("trial", trial)) % _WORD
 
 
@@ -116,16 +126,21 @@ def _get_pool() -> ThreadPoolExecutor:
     global _pool
     with _pool_lock:
         if _pool is None:  # threads start only as they are needed
+            from concurrent.futures import ThreadPoolExecutor  # slow: it loads logging
+
             _pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="initcore")
         return _pool
 
 
-def resolve_threads(threads: object) -> int:
-    """The number of threads to use: `threads`, INITCORE_NUM_THREADS, or the CPUs we may use."""
+def resolve_threads(threads: object, n_tasks: int = _MAX_THREADS) -> int:
+    """The number of threads to use: `threads`, INITCORE_NUM_THREADS, or the CPUs we may use (which
+    takes a system call, and one task needs no more than one)."""
     source = "threads"
     if threads is None:
         text = os.environ.get("INITCORE_NUM_THREADS")
         if not text:
+            if n_tasks <= 1:
+                return 1
             if hasattr(os, "sched_getaffinity"):
                 return len(os.sched_getaffinity(0))
             return os.cpu_count() or 1
@@ -159,6 +174,8 @@ def parallel(
     """
     if cancel is None and (threads == 1 or len(tasks) <= 1):
         return [function(*task) for task in tasks]
+    from concurrent.futures import wait
+
     results: list[Any] = [None] * len(tasks)
     queue = deque(enumerate(tasks))
 
@@ -242,16 +259,20 @@ def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
 
 
 def check_output(
-    out: object, shape: tuple[int, ...], dtypes: tuple[npt.DTypeLike, ...]
+    out: object, shape: tuple[int, ...], dtypes: Collection[Dtype]
 ) -> npt.NDArray[Any]:
     """`out` if it can take a result of `shape` in one of `dtypes`, else a clear error."""
-    names = ", ".join(np.dtype(dtype).name for dtype in dtypes)
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(
-            f"out={type(out).__name__}: a NumPy array of {names} is accepted (no masked array)"
+            f"out={type(out).__name__}: a NumPy array of {_names(dtypes)} is accepted "
+            "(no masked array)"
         )
-    if out.dtype not in [np.dtype(dtype) for dtype in dtypes]:
-        raise TypeError(f"out has dtype {out.dtype}: {names}, native-endian, is accepted")
+    try:
+        accepted = find_dtype(out.dtype) in dtypes
+    except TypeError:
+        accepted = False
+    if not accepted:
+        raise TypeError(f"out has dtype {out.dtype}: {_names(dtypes)}, native-endian, is accepted")
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}: {shape} is accepted")
     if not out.flags.writeable:
@@ -261,6 +282,109 @@ def check_output(
     return out
 
 
+def _names(dtypes: Collection[Dtype]) -> str:
+    return ", ".join(dtype.name for dtype in dtypes)
+
+
+# --- tensors and their shards ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A rectangular piece of a global tensor: the indices that it takes on each axis."""
+
+    shape: tuple[int, ...]  # the tensor's
+    ranges: tuple[range, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], shard: object = None) -> Shard:
+        """The piece that a tuple of slices takes out of the tensor; all of it for None.
+
+        Axes beyond the tuple are taken whole. Raises TypeError for other indices than slices,
+        ValueError for a step that is not positive and for more slices than axes.
+        """
+        if prod(shape) >= _WORD // 2:
+            raise ValueError(f"shape {shape}: fewer than 2**63 elements are accepted")
+        if shard is None:
+            return cls(shape, tuple(map(range, shape)))
+        slices = shard if isinstance(shard, tuple) else (shard,)
+        rule = f"shard={shard!r}: a tuple of slices with positive steps, one an axis, is accepted"
+        if not all(isinstance(part, slice) for part in slices):
+            raise TypeError(rule)
+        if len(slices) > len(shape):
+            raise ValueError(f"{rule}; the shape {shape} has {len(shape)}")
+        ranges = []
+        for size, part in zip(shape, [*slices, *[slice(None)] * len(shape)], strict=False):
+            try:
+                chosen = range(size)[part]
+            except TypeError:
+                raise TypeError(rule) from None
+            except ValueError:  # a step of 0
+                chosen = range(0, 0, -1)
+            if chosen.step < 1:
+                raise ValueError(rule)
+            ranges.append(chosen)
+        return cls(shape, tuple(ranges))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of the piece."""
+        return tuple(map(len, self.ranges))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """What takes the piece out of the tensor."""
+        return tuple(slice(chosen.start, chosen.stop, chosen.step) for chosen in self.ranges)
+
+    def part(self, index: tuple[Any, ...]) -> Shard:
+        """The smaller piece that an index of :func:`blocks` takes out of this one; an integer of
+        the index takes a range of one."""
+        index = () if index == (...,) else index
+        chosen = [
+            where[at] if isinstance(at, slice) else where[at : at + 1]
+            for where, at in zip(self.ranges, index, strict=False)
+        ]
+        return Shard(self.shape, (*chosen, *self.ranges[len(chosen) :]))
+
+    def places(self, indices: Sequence[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64], ...]:
+        """Where the piece has elements of the tensor, given an array of their indices an axis;
+        those it has not are left out."""
+        inside = np.ones(indices[0].shape, bool)
+        for chosen, index in zip(self.ranges, indices, strict=True):
+            inside &= (index >= chosen.start) & (index < chosen.stop)
+            inside &= (index - chosen.start) % chosen.step == 0
+        return tuple(
+            (index[inside] - chosen.start) // chosen.step
+            for chosen, index in zip(self.ranges, indices, strict=True)
+        )
+
+    def runs(self) -> tuple[int, list[tuple[int, int]]]:
+        """The logical index of the piece's first element in the tensor; and (count, stride) of each
+        of its axes, those that go on at one stride having become one."""
+        first, stride = 0, 1
+        runs: list[tuple[int, int]] = []
+        for size, chosen in zip(reversed(self.shape), reversed(self.ranges), strict=True):
+            first += chosen.start * stride
+            count, step = len(chosen), chosen.step * stride
+            if runs and step == runs[0][0] * runs[0][1]:
+                runs[0] = (count * runs[0][0], runs[0][1])
+            elif count != 1:
+                runs.insert(0, (count, step))
+            stride *= size
+        return first, runs
+
+    def span(self, axis: int, start: int, stop: int) -> tuple[slice, Shard]:
+        """What the piece has of indices start … stop − 1 of an axis: which of its own indices they
+        are, and the smaller piece."""
+        chosen = self.ranges[axis]
+        first, last = (
+            min(max(-((chosen.start - end) // chosen.step), 0), len(chosen))
+            for end in (start, stop)
+        )
+        ranges = (*self.ranges[:axis], chosen[first:last], *self.ranges[axis + 1 :])
+        return slice(first, last), Shard(self.shape, ranges)
+
+
 def fill(
     out: npt.NDArray[Any],
     distribution: Distribution,
@@ -268,26 +392,76 @@ def fill(
     seed: int,
     stream: int,
     threads: int,
+    shard: Shard | None = None,
 ) -> None:
-    """Element i of `out`, in logical C order and any memory layout, becomes element i of the
-    stream."""
+    """The elements of `out`, of any memory layout, become those of the stream that have the same
+    logical C-order index in the global tensor, of which `out` is a shard, or the whole."""
     draw = _core.default().draw
-    d = distribution
-    words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high)
+    d, half = distribution, find_dtype(out.dtype).half
+    words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high, d.truncation)
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:
-        out = np.asarray(out).reshape(-1)  # a matrix would stay one
+        flat = np.asarray(out).reshape(-1)  # a matrix would stay one
+        flat = flat.view(np.uint16) if half else flat
+        if shard is None and out.size <= _SMALL_ELEMENTS:
+            draw(flat, 0, *words, half=half)
+            return
+    whole = Shard.of(out.shape) if shard is None else shard
 
     def task(first: int, size: int, index: tuple[Any, ...]) -> None:
-        target = out[index]
-        if contiguous:
-            draw(target, first, *words)
-        else:
-            scratch = np.empty(size, out.dtype)
-            draw(scratch, first, *words)
-            target[...] = scratch.reshape(target.shape)
+        target = flat[first : first + size] if contiguous else out[index]
+        buffer = target if contiguous else np.empty(size, np.uint16 if half else out.dtype)
+        start, runs = whole.part(index).runs()
+        _draw_runs(draw, buffer, start, runs, words, half)
+        if not contiguous:
+            target[...] = buffer.view(out.dtype).reshape(target.shape)
 
-    if contiguous and out.size <= _SMALL_ELEMENTS:
-        draw(out, 0, *words)
+    parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)
+
+
+def _draw_runs(
+    draw: Callable[..., None],
+    buffer: npt.NDArray[Any],
+    first: int,
+    runs: list[tuple[int, int]],
+    words: tuple[Any, ...],
+    half: int,
+) -> None:
+    """The elements first + Σ i·stride of a stream, i < count for each of the runs, in C order.
+
+    An element alone costs its tile. So the innermost runs that leave out less than that are drawn
+    with what lies between, the run around them by rows, and those around that one by one.
+    """
+    inner, span, taken = len(runs), 1, 1
+    while inner:
+        count, stride = runs[inner - 1]
+        longer = (count - 1) * stride + span
+        if longer > _TILE * count * taken:
+            break
+        inner, span, taken = inner - 1, longer, count * taken
+    if inner == 0:
+        runs, inner = [(1, 0), *runs], 1
+    (rows, stride), rest = runs[0], runs[1:]
+    if inner > 1:
+        for row, piece in enumerate(buffer.reshape(rows, -1)):
+            _draw_runs(draw, piece, first + row * stride, rest, words, half)
+    elif span == taken:
+        draw(buffer.reshape(rows, span), first, *words, stride=stride, half=half)
+    elif span > _SCRATCH_ELEMENTS:
+        (count, step), more = rest[0], rest[1:]
+        at_once = max(_SCRATCH_ELEMENTS // step, 1)
+        for row, piece in enumerate(buffer.reshape(rows, count, -1)):
+            for i in range(0, count, at_once):
+                part = piece[i : i + at_once]
+                start = first + row * stride + i * step
+                _draw_runs(draw, part.reshape(-1), start, [(len(part), step), *more], words, half)
     else:
-        parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)
+        shape = [count for count, _ in rest]
+        at_once = _SCRATCH_ELEMENTS // span
+        pieces = buffer.reshape(rows, *shape)
+        for row in range(0, rows, at_once):
+            piece = pieces[row : row + at_once]
+            scratch = np.empty((len(piece), span), buffer.dtype)
+            draw(scratch, first + row * stride, *words, stride=stride, half=half)
+            steps = [scratch.itemsize * step for step in (span, *(step for _, step in rest))]
+            piece[...] = np.lib.stride_tricks.as_strided(scratch, piece.shape, steps)

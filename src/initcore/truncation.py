@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the kernel of truncated normals needs to know of an interval.
+"""The standard normal on an interval: its moments, and what the kernel needs to know of it.
 
 Computed in decimal arithmetic, which unlike the C library's functions gives the same bits on every
 machine.
@@ -12,12 +12,17 @@ from functools import lru_cache
 
 # The kernels' inverse CDF is right to 40; the rest is for the last word beyond the nearer bound.
 FARTHEST = 37.0
+# Narrower, the digits of its ends would be too few.
+NARROWEST = 1e-10
 
 _DIGITS = 50
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
 # Below, the series of the upper tail loses this square's half in digits; above, the continued
 # fraction has converged to all digits after this many levels.
 _NEAR, _LEVELS = 7, 160
+# An interval this wide, where the density is flat or a wide one further out, has the standard
+# deviation of a uniform to 12 digits.
+_NARROW = Decimal("1e-6")
 
 
 def _density(x: Decimal) -> Decimal:
@@ -42,23 +47,40 @@ def _upper_tail(x: Decimal) -> Decimal:
     return Decimal("0.5") - _density(x) * total
 
 
-@lru_cache(maxsize=1024)
-def truncation(a: float, b: float) -> tuple[float, ...]:
-    """The standard normal on (a, b) as `ic_truncation` of csrc/initcore.h describes it.
+# The user's precision, rounding and traps are not ours.
+def _context() -> Context:
+    return Context(prec=_DIGITS, Emin=-999_999, Emax=999_999, traps=[])
+
+
+def check_interval(a: float, b: float) -> None:
+    """ValueError unless a < b, not all too close, and the interval begins within 37 standard
+    deviations of the mean.
 
     a, b: the bounds in standard deviations from the mean, either may be infinite.
-    Returns the lower and upper `tail`, their `slope`, `spread`, `centre` and `offset`.
-    ValueError unless a < b, and the interval begins within 37 standard deviations of the mean.
     """
     if not a < b:
         raise ValueError(f"bounds of {a} and {b} standard deviations: lower < upper is accepted")
+    if b - a < NARROWEST * max(1.0, min(abs(a), abs(b))):
+        raise ValueError(
+            f"the interval from {a} to {b} standard deviations: one of {NARROWEST:g} or wider, "
+            "for its distance from the mean, is accepted; a narrower one is uniform"
+        )
     if a > FARTHEST or b < -FARTHEST:
         raise ValueError(
             f"the interval from {a} to {b} standard deviations: one that begins within "
             f"{FARTHEST:g} of the mean is accepted"
         )
-    # a context of our own: the user's precision, rounding and traps are not ours
-    with localcontext(Context(prec=_DIGITS, Emin=-999_999, Emax=999_999, traps=[])):
+
+
+@lru_cache(maxsize=1024)
+def truncation(a: float, b: float) -> tuple[float, ...]:
+    """The standard normal on (a, b) as `ic_truncation` of csrc/initcore.h describes it.
+
+    Returns the lower and upper `tail`, their `slope`, `spread`, `centre` and `offset`. ValueError
+    as :func:`check_interval`.
+    """
+    check_interval(a, b)
+    with localcontext(_context()):
         below, above = _upper_tail(abs(Decimal(a))), _upper_tail(abs(Decimal(b)))
         if a < 0 < b:
             spread = 1 - below - above
@@ -76,3 +98,33 @@ def truncation(a: float, b: float) -> tuple[float, ...]:
                 tails, slopes, centre = (ratio, Decimal(1)), (1 - ratio, ratio - 1), -centre
         offset = -2 * unit.ln()
         return tuple(float(x) for x in (*tails, *slopes, spread, centre, offset))
+
+
+@lru_cache(maxsize=1024)
+def moments(a: float, b: float) -> tuple[float, float]:
+    """(mean, std) of the standard normal on (a, b), to 12 digits; ValueError as
+    :func:`check_interval`.
+
+    mean = (φ(a) − φ(b))/Z, variance = 1 + (a φ(a) − b φ(b))/Z − mean², Z = Φ(b) − Φ(a).
+    """
+    check_interval(a, b)
+    if b <= 0.0:
+        mean, std = moments(-b, -a)
+        return -mean, std
+    with localcontext(_context()):
+        low, high = Decimal(a), Decimal(b)
+        below, above = _upper_tail(abs(low)), _upper_tail(high)
+        mass = below - above if a >= 0.0 else 1 - below - above
+        at_low, at_high = (
+            Decimal(0) if x.is_infinite() else _density(x) / mass for x in (low, high)
+        )
+        mean_ = at_low - at_high
+        width = high - low
+        if (
+            width * max(abs(low), Decimal(1)) < _NARROW
+        ):  # nearly uniform; the difference below has no digits
+            return float(mean_), float(width / Decimal(12).sqrt())
+        variance = 1 - mean_ * mean_
+        variance += Decimal(0) if low.is_infinite() else low * at_low
+        variance -= Decimal(0) if high.is_infinite() else high * at_high
+        return float(mean_), float(variance.sqrt())

@@ -10,12 +10,14 @@ import typer
 
 import initcore
 from initcore.cli.chain import chain
+from initcore.cli.draw import draw
 from initcore.cli.gain import gain
 from initcore.cli.propagate import propagate
+from initcore.cli.theory import theory
 from initcore.cli.verify import verify
 
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
-for command in (propagate, chain, gain, verify):
+for command in (propagate, chain, draw, gain, theory, verify):
     app.command()(command)
 
 # Everything typer raises for bad usage derives from this class, whichever click it is built on.

@@ -43,7 +43,7 @@ def option(name: str) -> Iterator[None]:
     """Turn what the library says about a value into a usage error that names the option."""
     try:
         yield
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, TypeError, IndexError, OSError, ModuleNotFoundError) as error:
         raise typer.BadParameter(str(error), param_hint=f"'{name}'") from error
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from initcore.activations import ACTIVATIONS, Activation, activation
 from initcore.cli.common import console, option
-from initcore.initializers import gain as gain_of
+from initcore.gains import gain as gain_of
 from initcore.specifications import split_top_level
 
 CONVENTIONS = ("second_moment", "variance", "backward", "fixed_point", "torch")

@@ -36,8 +36,11 @@ from initcore.reference.tolerances import (
     NORMAL_FLOOR,
     NORMAL_ULPS,
     SOFTMAX_UNITS,
+    TRUNCATED_FLOOR,
+    TRUNCATED_ULPS,
     activation_floor,
 )
+from initcore.truncation import truncation
 
 Array = NDArray[Any]
 
@@ -45,6 +48,7 @@ SEED = 2026
 STREAM = sampling.stream_id("initcore verify")
 
 DTYPES = ("float32", "float64")
+HALVES = {"float16": _core.FLOAT16, "bfloat16": _core.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,7 @@ def every_check() -> Iterator[Check]:
     for dtype in DTYPES:
         yield _uniform(dtype)
         yield _normal(dtype)
+        yield from map(partial(_truncated_normal, dtype), ((-2.0, 2.0), (5.0, 9.0)))
         for phi in ACTIVATIONS.values():
             for derivative in (False, True):
                 yield _activation(phi, dtype, derivative)
@@ -187,6 +192,8 @@ def every_check() -> Iterator[Check]:
         yield _moments(dtype)
         yield from _softmax(dtype)
         yield _softmax_backward(dtype)
+    for half in HALVES:
+        yield _half(half)
     yield _exact_sums()
 
 
@@ -237,6 +244,43 @@ def _normal(dtype: str) -> Check:
         lambda: sampling.normal(FIRST, N, SEED, STREAM, dtype),
         _worst_ulps(NORMAL_FLOOR),
         NORMAL_ULPS[dtype],
+    )
+
+
+def _truncated_normal(dtype: str, interval: tuple[float, float]) -> Check:
+    n = N // 32  # decimal arithmetic takes its time
+
+    def product(kernels: Kernels) -> Array:
+        out = np.empty(n, dtype)
+        law = (_core.TRUNCATED_NORMAL, 1.0, 0.0, *interval, truncation(*interval))
+        kernels.draw(out, FIRST, SEED, STREAM, *law)
+        return out
+
+    return Check(
+        "truncated to {:g}, {:g}".format(*interval),
+        dtype,
+        product,
+        lambda: sampling.truncated_normal(FIRST, n, SEED, STREAM, interval, dtype),
+        _worst_ulps(TRUNCATED_FLOOR),
+        TRUNCATED_ULPS[dtype],
+    )
+
+
+def _half(half: str) -> Check:
+    law = (_core.UNIFORM, 3.0, 0.0, -2.5, 2.5)
+
+    def product(kernels: Kernels) -> Array:
+        out = np.empty(N, np.uint16)
+        kernels.draw(out, FIRST, SEED, STREAM, *law, half=HALVES[half])
+        return out
+
+    return Check(
+        f"uniform {half}",
+        "float32",
+        product,
+        lambda: sampling.draw(FIRST, N, SEED, STREAM, *law, half),
+        lambda bits, expected: float(np.count_nonzero(bits != expected)),
+        0.0,
     )
 
 

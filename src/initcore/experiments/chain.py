@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -18,9 +17,7 @@ from initcore.activations import Activation, activation
 from initcore.experiments import engine
 from initcore.initializers import Initializer, initializer, normal
 from initcore.kernels.chain import run_shared, run_shared_backward, share_trials
-from initcore.quadrature import gaussian_moments
 from initcore.results.exact import ExactRecord
-from initcore.results.layers import ChainLayers, LayerStats
 from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
 from initcore.streams import check_seed, resolve_threads, stream_id
 
@@ -281,6 +278,8 @@ def _propagate(
         activation=list(experiment.activations),
         init=list(experiment.inits),
         bias=None if set(experiment.biases) == {None} else list(experiment.biases),
+        batch=experiment.batch,
+        backward=experiment.backward,
     )
     record = engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
     return Propagation(
@@ -288,47 +287,7 @@ def _propagate(
         seed=experiment.seed,
         trials=(trials,),
         record=record,
-        theory=ChainLayers(
-            predicted.pre, predicted.post, *_predicted_gradients(experiment, predicted)
-        ),
-    )
-
-
-def _predicted_gradients(
-    experiment: ChainExperiment, predicted: theory.Prediction
-) -> tuple[LayerStats, ...]:
-    """Statistics of the gradients by h, x and W in the limit of infinite width, from E[x²] = 1 at
-    the top:
-
-        E[(∂/∂h)²] = E[(∂/∂x)²] E[φ′(h)²],
-        E[(∂/∂x)²] = n_out Var(W) E[(∂/∂h)²], all three of the layer above,
-        E[(∂/∂W)²] = batch E[(∂/∂h)²] E[x²], x the layer's input.
-
-    Backward the weights count as independent of those of the forward pass, and rows of the batch do
-    not correlate. Nothing without a backward pass.
-    """
-    if not experiment.backward:
-        return ()
-    n_layers = len(experiment.inits)
-    by_h, by_x, by_w = np.empty((3, n_layers))
-    energies = [1.0, *predicted.post.second_moment]
-    above = 1.0
-    for layer in reversed(range(n_layers)):
-        phi = activation(experiment.activations[layer])
-        mean, q = predicted.pre.mean[layer], predicted.pre.variance[layer]
-        slope = math.nan
-        if math.isfinite(q):
-            slope = gaussian_moments(phi.derivative, math.sqrt(q), phi.kinks, mean).second_moment
-        n_in, n_out = experiment.widths[layer : layer + 2]
-        law = initializer(experiment.inits[layer]).law((n_out, n_in))
-        by_x[layer] = above
-        by_h[layer] = above * slope
-        by_w[layer] = experiment.batch * by_h[layer] * energies[layer]
-        above = n_out * law.std**2 * by_h[layer]
-    return (
-        LayerStats(0.0 * by_h, by_h, by_h),
-        LayerStats(0.0 * by_x, by_x, by_x),
-        LayerStats(np.nan * by_w, by_w, np.nan * by_w),
+        theory=predicted,
     )
 
 

@@ -16,7 +16,7 @@ from ..activations import Activation
 from ..activations import activation as parse_activation
 from ..results.layers import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
-from .arrays import check_array, compute_dtype, contiguous
+from .arrays import FLOAT64, check_array, compute_dtype, contiguous
 
 # A trial of more multiplications may take over 10 ms: Ctrl-C should not wait for it.
 _LONG_PRODUCTS = 2e8
@@ -448,7 +448,7 @@ def _leading_shape(
     shapes = [x.shape[:-2], *(w.shape[:-2] for w in weights)]
     shapes += [b.shape[:-1] for b in biases if b is not None]
     try:
-        return np.broadcast_shapes(*shapes)
+        return np.broadcast_shapes(*set(shapes))  # most often one, () of plain matrices
     except ValueError:
         raise ValueError(
             f"the leading axes of x, weights and biases {shapes} do not broadcast"
@@ -456,10 +456,8 @@ def _leading_shape(
 
 
 def _common_dtype(arrays: list[npt.NDArray[Any]]) -> np.dtype[Any]:
-    floats = [a.dtype for a in arrays if a.dtype.kind not in "iub"]
-    if not floats or any(compute_dtype(d) == np.float64 for d in floats):
-        return np.dtype(np.float64)
-    return np.dtype(np.float32)
+    floats = {a.dtype for a in arrays if a.dtype.kind not in "iub"}
+    return compute_dtype(max(floats, key=lambda d: d.itemsize)) if floats else FLOAT64
 
 
 def _rows(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

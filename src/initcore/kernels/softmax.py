@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..dtypes import find_dtype
 from ..results.softmax_rows import SoftmaxRows
 from ..streams import blocks, check_output, parallel, resolve_threads
 from .arrays import check_array, compute_dtype, contiguous, native
@@ -18,7 +19,16 @@ from .arrays import check_array, compute_dtype, contiguous, native
 _BLOCK_ELEMENTS = 1 << 18
 
 
+# By dtype: what rounds to zero in it, and what rounds to infinity.
+_LIMITS = {
+    np.dtype(np.float32): (2.0**-150, (2.0 - 2.0**-24) * 2.0**127),
+    np.dtype(np.float64): (0.0, inf),
+}
+
+
 def _number(argument: str, value: object, rule: str) -> float:
+    if type(value) is float and isfinite(value):
+        return value
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"{argument}={value!r}: {rule} is accepted")
     try:
@@ -34,9 +44,8 @@ def _number(argument: str, value: object, rule: str) -> float:
 
 def _finite_in(real: np.dtype[Any], argument: str, value: float) -> None:
     """Refuses a parameter that is not finite, or no longer positive, once rounded to the dtype."""
-    with np.errstate(over="ignore"):
-        rounded = real.type(value)
-    if not np.isfinite(rounded) or (rounded == 0) != (value == 0):
+    smallest, largest = _LIMITS[real]
+    if value != 0 and not smallest < abs(value) < largest:
         raise ValueError(f"{argument}={value!r}: a number that {real} can hold is accepted")
 
 
@@ -137,7 +146,7 @@ def softmax(
     entries, which = (None, None) if mask is None else _mask(mask, logits, axis, real)
     keep = entries if entries is not None and entries.dtype == np.uint8 else None
     bias = entries if keep is None else None
-    p = _result("out", out, logits, dtype)
+    p = np.empty(logits.shape, dtype) if out is None else _result(out, logits, dtype)
     if mask is not None and out is not None and np.shares_memory(p, np.asarray(mask)):
         raise ValueError("out overlaps mask: memory of its own is accepted")
     targets = _last(p, axis)
@@ -152,7 +161,7 @@ def softmax(
         shape = (size, n)
         block = contiguous(rows[index], real).reshape(shape)
         target = targets[index]
-        direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
+        direct = target.dtype == real and target.flags.carray
         block_p = target.reshape(shape) if direct else np.empty(shape, real)
         mask_row = None if which is None else np.ascontiguousarray(which[index]).reshape(size)
         stats = statistics[index].reshape(size, -1)
@@ -161,7 +170,7 @@ def softmax(
             target[...] = block_p.reshape(target.shape)
 
     pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
-    parallel(task, pieces, resolve_threads(threads))
+    parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return p, SoftmaxRows.from_statistics(statistics, threshold)
 
 
@@ -200,7 +209,8 @@ def softmax_backward(
     _finite_in(real, "scale", scale)
     rows, gradients = _last(probabilities, axis), _last(gradient, axis)
     lead, n = rows.shape[:-1], rows.shape[-1]
-    dz = _result("out", out, probabilities, dtype, gradient)
+    shape = probabilities.shape
+    dz = np.empty(shape, dtype) if out is None else _result(out, probabilities, dtype, gradient)
     targets = _last(dz, axis)
     kernel = _core.default().softmax_backward
 
@@ -209,34 +219,33 @@ def softmax_backward(
         block = contiguous(rows[index], real).reshape(shape)
         block_dp = contiguous(gradients[index], real).reshape(shape)
         target = targets[index]
-        direct = target.dtype == real and target.flags.c_contiguous and target.flags.aligned
+        direct = target.dtype == real and target.flags.carray
         block_dz = target.reshape(shape) if direct else np.empty(shape, real)
         kernel(block, block_dp, block_dz, scale)
         if not direct:
             target[...] = block_dz.reshape(target.shape)
 
     pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
-    parallel(task, pieces, resolve_threads(threads))
+    parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return dz
 
 
 def _axis(axis: object) -> int:
+    if type(axis) is int:
+        return axis
     if isinstance(axis, (bool, np.bool_)) or not hasattr(axis, "__index__"):
         raise TypeError(f"axis={axis!r}: an integer is accepted")
     return int(axis.__index__())
 
 
 def _result(
-    argument: str,
     out: object,
     like: npt.NDArray[Any],
     dtype: np.dtype[Any],
     *others: npt.NDArray[Any],
 ) -> npt.NDArray[Any]:
-    """`out` checked (the same memory as an input, or none of it), or a new array."""
-    if out is None:
-        return np.empty(like.shape, dtype)
-    result = check_output(out, like.shape, (dtype,))
+    """`out`, checked: the same memory as an input, or none of it."""
+    result = check_output(out, like.shape, (find_dtype(dtype),))
     for given in (like, *others):
         if result is given or not np.may_share_memory(result, given):
             continue
@@ -247,6 +256,6 @@ def _result(
         )
         if not same and np.shares_memory(result, given):
             raise ValueError(
-                f"{argument} overlaps an input: the input itself, or memory of its own, is accepted"
+                "out overlaps an input: the input itself, or memory of its own, is accepted"
             )
     return result

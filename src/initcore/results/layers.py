@@ -62,7 +62,9 @@ class LayerStats(Record):
     def __post_init__(self) -> None:
         shape = np.shape(self.second_moment)
         for name in FIELDS:
-            values = np.broadcast_to(np.asarray(getattr(self, name), dtype=np.float64), shape)
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            if values.shape != shape:
+                values = np.broadcast_to(values, shape)
             object.__setattr__(self, name, frozen(values))
 
     @classmethod
@@ -73,7 +75,8 @@ class LayerStats(Record):
         non-finite entries. ``activation``: they are of activations or gradients, which are never
         saturated.
         """
-        columns = np.moveaxis(np.asarray(states, np.float64), -1, 0)
+        table = np.asarray(states, np.float64)
+        columns = [table[..., i] for i in range(7)]
         count, mean, m2, abs_max, zeros, saturated, nonfinite = columns
         # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
         with np.errstate(all="ignore"):
@@ -85,7 +88,7 @@ class LayerStats(Record):
                 # of nothing but NaN, and of nothing, there is no largest
                 abs_max=np.where((abs_max > 0) | (nonfinite < count), abs_max, np.nan),
                 zero_fraction=zeros / count,
-                saturated_fraction=np.full_like(count, np.nan) if activation else saturated / count,
+                saturated_fraction=_unknown() if activation else saturated / count,
                 nonfinite_fraction=nonfinite / count,
             )
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from initcore.activations import Activation, activation
-from initcore.initializers import gain, initializer
+from initcore.gains import gain
+from initcore.initializers import initializer
 from initcore.results.exact import Accumulator, ExactRecord, ExactSum, nth_root, square_root
 from initcore.results.layers import AVERAGED, ChainLayers, LayerStats, layer_rows
 from initcore.results.records import (

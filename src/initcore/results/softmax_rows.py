@@ -87,10 +87,17 @@ class SoftmaxRows(Record):
         A row is saturated where its largest p is ``threshold`` or more.
         """
         table = np.asarray(statistics, np.float64)
-        columns = frozen(table.reshape(-1, len(_ROW_STATISTICS)).T)
-        shape = table.shape[:-1]
-        lse, max_prob, entropy, sum_sq, jacobian_norm = (row.reshape(shape) for row in columns)
-        return cls(lse, max_prob, entropy, sum_sq, jacobian_norm, max_prob >= threshold)
+        columns = table.reshape(-1, len(_ROW_STATISTICS)).T.copy()
+        columns.setflags(write=False)
+        columns = columns.reshape(len(columns), *table.shape[:-1])
+        saturated = np.asarray(columns[1] >= threshold)
+        saturated.setflags(write=False)
+        rows = object.__new__(cls)  # every array is read-only already
+        values = vars(rows)
+        for i, name in enumerate(_ROW_STATISTICS):
+            values[name] = columns[i, ...]
+        values["saturated"] = saturated
+        return rows
 
     def summary(self) -> SoftmaxSummary:
         """Counts and means over all rows; masked and non-finite rows are left out of the means.

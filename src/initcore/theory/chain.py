@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a chain does with its signal in the limit of wide layers, computed layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from initcore.initializers import Initializer, initializer
+from initcore.laws import Constant, Law
+from initcore.results.layers import ChainLayers, LayerStats
+from initcore.specifications import finite_number, integer, non_negative_number
+from initcore.theory.expectations import Nonlinearity, Phi, is_function, nonlinearity
+
+T = TypeVar("T")
+NORMS = ("rms", "layer")
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction(ChainLayers):
+    """Statistics by layer at infinite width, arrays of length L.
+
+    pre, post
+        mean, second moment and variance of the pre-activations h and of the activations x.
+    grad_pre, grad_post
+        the same of ∂/∂h and ∂/∂x for a standard normal gradient ∂/∂x of the last layer; None
+        without ``backward``.
+    grad_weight
+        the second moment of ∂/∂W, summed over the batch; None without ``backward``.
+    """
+
+
+class _Layer(NamedTuple):
+    n_in: int
+    n_out: int
+    phi: Nonlinearity
+    weight: Law
+    bias: Law
+    norm: str | None
+    residual: float | None  # the multiplier of the branch
+
+
+class _Transport(NamedTuple):
+    """What of a layer's forward pass the backward pass needs."""
+
+    input_energy: float  # E x̂², of what the weights see
+    scale: float  # the energy by which the norm divides, 1 without
+    squared_slope: float  # E φ′(h)²
+
+
+def predict(
+    widths: Sequence[int],
+    *,
+    activation: Phi | Sequence[Phi] = "relu",
+    init: str | Initializer | Sequence[str | Initializer] = "kaiming_normal",
+    bias: str | Initializer | Sequence[str | Initializer | None] | None = None,
+    last: Phi | None = None,
+    norm: str | Sequence[str | None] | None = None,
+    residual: float | bool | Sequence[float | bool | None] | None = None,
+    batch: int = 32,
+    input_second_moment: float = 1.0,
+    backward: bool = False,
+    kinks: Sequence[float] = (),
+) -> Prediction:
+    """Predict a chain's moments, forward and backward.
+
+    A layer is h = W norm(x) + b, then x ← φ(h), or x + m φ(h) with ``residual=m``. Its
+    pre-activations are N(mean b, q) with
+
+        q = n_in Var(W) E[x̂²] + Var(b),    x̂ = x, x/√E[x²] (rms) or (x − E x)/√Var x (layer).
+
+    Backward, a gradient of second moment G at x has G E φ′(h)² m² at h, and that, times
+    n_out Var(W) and divided by the norm's scale, at the x below; around a residual branch comes G
+    itself. (Poole et al. 2016; Schoenholz et al. 2017.) All of it is exact in the limit of wide
+    layers, with Var(W) and Var(b) what the initializers give these very widths.
+
+    Parameters
+    ----------
+    widths
+        n_0, …, n_L: the inputs and L layers.
+    activation
+        A specification, an :class:`Activation` or a function that maps a float64 array (n,) to an
+        array (n,); or a list of L of them.
+    init, bias
+        The initializer of the weights (n_out, n_in) and of the biases (n_out,), whose fans are the
+        weights'; or a list of L. None is no bias.
+    last
+        The activation of the last layer, if it is another.
+    norm
+        None, ``"rms"`` or ``"layer"`` (without gain and bias); or a list of L.
+    residual
+        None, the multiplier m of the branch, True for 1; or a list of L. Such a layer is as wide
+        as its input.
+    batch
+        Inputs over which the gradients of the weights are summed.
+    input_second_moment
+        E[x²] of the inputs, whose mean is 0.
+    backward
+        Predict the gradients too.
+    kinks
+        Where the functions among the activations, or their derivatives, jump.
+
+    Weights whose mean is not zero carry the sum of a layer's activations, which no wide limit has:
+    what has passed them is NaN. Raises ValueError for widths, lists and specifications that do not
+    fit.
+    """
+    layers = _layers(widths, activation, init, bias, last, norm, residual, kinks)
+    batch = integer("batch", batch)
+    if batch < 1:
+        raise ValueError(f"batch must be a positive integer, got {batch}")
+    energy = non_negative_number("input_second_moment", input_second_moment)
+    if not isinstance(backward, bool | np.bool_):
+        raise TypeError(f"backward must be True or False, got {backward!r}")
+
+    rows: list[tuple[float, ...]] = []
+    transports: list[_Transport] = []
+    mean, variance = 0.0, energy
+    for layer in layers:
+        scale = {None: 1.0, "rms": energy, "layer": variance}[layer.norm]
+        unit = energy if layer.norm is None else _normalised(scale)
+        # Roots first: the variance of the weights may underflow where its product does not.
+        root = math.sqrt(layer.n_in * unit) * layer.weight.std
+        q = root * root + layer.bias.std**2
+        if layer.weight.mean != 0.0 or math.isnan(q):
+            mean = energy = variance = math.nan
+            rows.append((math.nan,) * 6)
+            transports.append(_Transport(math.nan, math.nan, math.nan))
+            continue
+        expected = layer.phi.at(q, layer.bias.mean)
+        branch = expected.moments
+        if layer.residual is None:
+            mean, energy, variance = branch
+        elif layer.residual:
+            # In the wide limit a branch is independent of the stream it is added to.
+            mean += layer.residual * branch.mean
+            variance += layer.residual**2 * branch.variance
+            energy = variance + mean * mean
+        rows.append((layer.bias.mean, q + layer.bias.mean**2, q, mean, energy, variance))
+        slope = expected.squared_slope if backward else math.nan
+        transports.append(_Transport(unit, scale, slope))
+    columns = np.array(rows).T
+    pre, post = LayerStats(*columns[:3]), LayerStats(*columns[3:])
+    return Prediction(pre, post, *(_backward(layers, transports, batch) if backward else ()))
+
+
+def _normalised(scale: float) -> float:
+    """E x̂² behind a norm that divides by `scale`: 1, but a layer of zeros stays one."""
+    return 1.0 if 0.0 < scale < math.inf else 0.0 if scale == 0.0 else math.nan
+
+
+def _backward(
+    layers: Sequence[_Layer], transports: Sequence[_Transport], batch: int
+) -> tuple[LayerStats, LayerStats, LayerStats]:
+    """The second moments of ∂/∂h, ∂/∂x and ∂/∂W by layer."""
+    rows: list[tuple[float, float, float]] = []
+    at_x = 1.0
+    for layer, transport in zip(reversed(layers), reversed(transports), strict=True):
+        multiplier = 1.0 if layer.residual is None else layer.residual
+        at_h = at_x * transport.squared_slope * multiplier**2 if multiplier else 0.0
+        rows.append((at_h, at_x, batch * at_h * transport.input_energy))
+        root = math.sqrt(layer.n_out * at_h) * layer.weight.std
+        # Where a norm meets a layer of zeros there is no derivative.
+        through = root * root / transport.scale if transport.scale else math.nan
+        at_x = through if layer.residual is None else at_x + through
+    at_h_all, at_x_all, at_weights = np.array(rows[::-1]).T
+    unknown = np.nan
+    return (
+        LayerStats(0.0 * at_h_all, at_h_all, at_h_all),
+        LayerStats(0.0 * at_x_all, at_x_all, at_x_all),
+        LayerStats(np.array(unknown), at_weights, np.array(unknown)),
+    )
+
+
+# Arguments
+
+
+def _layers(
+    widths: Any, activation: Any, init: Any, bias: Any, last: Any, norm: Any, residual: Any,
+    kinks: Any,
+) -> list[_Layer]:  # fmt: skip
+    sizes = [integer("widths", width) for width in widths]
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"widths must be two or more positive integers, got {widths!r}")
+    n_layers = len(sizes) - 1
+    phis = [*_per_layer("activation", activation, n_layers, lambda phi: phi)]
+    if last is not None:
+        phis[-1] = last
+    functions = any(map(is_function, phis))
+
+    def parsed(phi: Phi) -> Nonlinearity:
+        # A list may mix functions, whose kinks these are, and built-ins, which know theirs.
+        return nonlinearity(phi, kinks if is_function(phi) or not functions else ())
+
+    layers = [
+        _Layer(
+            n_in,
+            n_out,
+            phi,
+            weight.law((n_out, n_in)),
+            Constant(0.0) if offset is None else offset.law((n_out,), fan_in=n_in, fan_out=n_out),
+            one_norm,
+            multiplier,
+        )
+        for n_in, n_out, phi, weight, offset, one_norm, multiplier in zip(
+            sizes[:-1],
+            sizes[1:],
+            map(parsed, phis),
+            _per_layer("init", init, n_layers, initializer),
+            _per_layer(
+                "bias", bias, n_layers, lambda one: None if one is None else initializer(one)
+            ),
+            _per_layer("norm", norm, n_layers, _norm),
+            _per_layer("residual", residual, n_layers, _multiplier),
+            strict=True,
+        )
+    ]
+    for index, layer in enumerate(layers):
+        if layer.residual is not None and layer.n_in != layer.n_out:
+            raise ValueError(
+                f"residual: layer {index} adds its input to its output, which needs equal widths; "
+                f"got {layer.n_in} and {layer.n_out}"
+            )
+    return layers
+
+
+def _per_layer(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -> Sequence[T]:
+    if not isinstance(value, list | tuple):
+        return [parse(value)] * n_layers
+    if len(value) != n_layers:
+        raise ValueError(
+            f"{argument} must be one, or a list of one for each of the {n_layers} layers, "
+            f"got {len(value)}"
+        )
+    return [parse(one) for one in value]
+
+
+def _norm(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value in NORMS):
+        return value
+    kind = ValueError if isinstance(value, str) else TypeError
+    raise kind(f"norm must be None or one of {', '.join(NORMS)}, got {value!r}")
+
+
+def _multiplier(value: Any) -> float | None:
+    if value is None or value is False:
+        return None
+    return 1.0 if value is True else finite_number("residual", value)
