@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from . import theory
     from .experiments.chain import compare_inits, propagate
     from .kernels.attention import attention, attention_backward, attention_stats
-    from .kernels.chain import chain, moments
+    from .kernels.chain import chain, chain_backward, moments
     from .kernels.softmax import softmax, softmax_backward
     from .results.attention_rows import AttentionRows, AttentionSummary
     from .results.layers import ChainLayers, LayerStats
@@ -73,6 +73,7 @@ _LATER = {
     "attention_backward": "kernels.attention",
     "attention_stats": "kernels.attention",
     "chain": "kernels.chain",
+    "chain_backward": "kernels.chain",
     "compare_inits": "experiments.chain",
     "moments": "kernels.chain",
     "propagate": "experiments.chain",
@@ -120,6 +121,7 @@ __all__ = [
     "attention_backward",
     "attention_stats",
     "chain",
+    "chain_backward",
     "compare_inits",
     "constant",
     "delta_orthogonal",
