@@ -221,16 +221,18 @@ IC_INLINE R(attention_powers) R(attention_sum)(real *x, size_t n, vmask top, con
   return even;
 }
 
-/* A tile (n, 16) of logit/slope joins the sums of its 16 rows. Returns the factor by which what was
- * gathered before shrinks; with `output`, the tile becomes exp(logit - largest). */
+/* A tile (n, 16) of logit/slope joins the sums of its 16 rows; `partial`: masks had a say. Returns
+ * the factor by which what was gathered before shrinks; with `output`, the tile becomes
+ * exp(logit - largest). */
 static vreal R(attention_join)(attention_sums *sums, real *tile, size_t n, real slope, int partial,
                                int output) {
-  R(attention_survey) seen = partial ? R(attention_look)(tile, n, 1) : R(attention_look)(tile, n, 0);
   const vreal infinity = V(set)((real)INFINITY), s = V(set)(slope);
-  if (!partial && M(bits)(V(lt)(V(abs)(seen.sum), infinity)) != 0xFFFF) {
-    partial = 1;
-    seen = R(attention_look)(tile, n, 1);
+  R(attention_survey) seen;
+  if (!partial) {
+    seen = R(attention_look)(tile, n, 0);
+    partial = M(bits)(V(lt)(V(abs)(seen.sum), infinity)) != 0xFFFF; /* products may be -inf too */
   }
+  if (partial) seen = R(attention_look)(tile, n, 1);
   const f64x16 count = R(f64_from)(seen.count);
   const f64x16 mean = f64_div(R(f64_from)(seen.sum), f64_max(count, f64_set(1)));
   const vreal before = V(from_f64)(f64_load(sums->softmax.largest));
