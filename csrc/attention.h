@@ -106,12 +106,15 @@ static int R(attention_logits)(const ic_attention *a, R(softmax_row) row, ptrdif
   mask += (ptrdiff_t)query * a->mask_query + (ptrdiff_t)key * a->mask_key;
   const int cut = a->causal && key + keys > softmax_visible(query, a->queries, a->keys);
   if (cut || a->keep || (keys_are_lanes && lanes < 16)) {
+    uint8_t exist[16] = {0}, none[16] = {0};
+    memset(exist, 1, lanes);
     for (size_t j = 0; j < n; j++) {
       uint8_t *const to = masks->keep + 16 * j;
-      const uint8_t *from = a->keep ? a->keep + mask + (ptrdiff_t)j * row_step : NULL;
-      for (size_t l = 0; l < 16; l++) to[l] = l < lanes;
-      if (from)
-        for (size_t l = 0; l < lanes; l++) to[l] = from[(ptrdiff_t)l * lane_step];
+      const uint8_t *from = a->keep ? a->keep + mask + (ptrdiff_t)j * row_step : exist;
+      if (!a->keep || lane_step == 0) /* one cell for all lanes */
+        memcpy(to, *from ? exist : none, 16);
+      else
+        for (size_t l = 0; l < 16; l++) to[l] = l < lanes ? from[(ptrdiff_t)l * lane_step] : 0;
       if (cut) /* the last query is aligned with the last key */
         for (size_t l = 0; l < 16; l++)
           if (key + (by_row ? l : j) + a->queries > query + (by_row ? j : l) + a->keys) to[l] = 0;
