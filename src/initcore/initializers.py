@@ -313,11 +313,11 @@ class Initializer:
         do not fit.
         """
         sizes = check_shape(shape)
-        source = Source(
-            streams.check_seed(seed),
-            streams.stream_id(name, trial),
-            streams.resolve_threads(threads),
-        )
+        numbers = {
+            "seed": streams.check_seed(seed),
+            "stream": streams.stream_id(name, trial),
+            "threads": streams.resolve_threads(threads),
+        }
         piece = None if shard is None else Shard.of(sizes, shard)
         local = sizes if piece is None else piece.sizes
         found = None if dtype is None else find_dtype(dtype)
@@ -327,7 +327,7 @@ class Initializer:
             found = find_dtype(out.dtype)
         format_ = found or FLOAT32
         if isinstance(self.rule, Whole):
-            return self._write_whole(self.rule, sizes, piece, format_, source, out)
+            return self._write_whole(self.rule, sizes, piece, format_, Source(**numbers), out)
         pieces, distributions = _plan(self, sizes, format_)
         ones: tuple[npt.NDArray[np.int64], ...] | None = None
         if isinstance(self.rule, Pattern):
@@ -337,14 +337,12 @@ class Initializer:
             rows = chosen.start + chosen.step * np.arange(len(chosen) if math.prod(local) else 0)
             ones = where.places(self.rule.ones(sizes, rows))
         array = np.empty(local, format_.numpy) if out is None else out
-        fill = functools.partial(
-            streams.fill, seed=source.seed, stream=source.stream, threads=source.threads
-        )
         if not pieces.spans:
-            fill(array, distributions[0], shard=piece)
+            streams.fill(array, distributions[0], shard=piece, **numbers)
         for (start, stop), distribution in zip(pieces.spans, distributions, strict=False):
             index, part = (piece or Shard.of(sizes)).span(pieces.axis, start, stop)
-            fill(array[(slice(None),) * pieces.axis + (index,)], distribution, shard=part)
+            target = array[(slice(None),) * pieces.axis + (index,)]
+            streams.fill(target, distribution, shard=part, **numbers)
         if ones is not None:
             array[ones] = one
         return array
