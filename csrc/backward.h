@@ -81,13 +81,17 @@ static int R(backward_inputs)(const ic_kernels *k, const ic_chain *c, uint64_t t
 IC_INLINE void R(add_squares)(const int panels, const real *x, size_t panel, size_t n,
                               double *squares) {
   f64x16 sum[2];
-  IC_UNROLL_ALL for (int p = 0; p < panels; p++) sum[p] = f64_load(squares + 16 * p);
+#define IC_EACH(p) \
+  IC_UNROLL_ALL for (int p = 0; p < 2; p++) \
+    if (p < panels)
+  IC_EACH(p) sum[p] = f64_load(squares + 16 * p);
   for (size_t r = 0; r < n; r++)
-    IC_UNROLL_ALL for (int p = 0; p < panels; p++) {
+    IC_EACH(p) {
       const f64x16 v = IC_JOIN(f64_load, IC_REAL)(x + (size_t)p * panel + 16 * r);
       sum[p] = f64_fma(v, v, sum[p]);
     }
-  IC_UNROLL_ALL for (int p = 0; p < panels; p++) f64_store(squares + 16 * p, sum[p]);
+  IC_EACH(p) f64_store(squares + 16 * p, sum[p]);
+#undef IC_EACH
 }
 
 /* Columns first ... last - 1 of dW from x and dh in panels: the sum of squares of column i to
