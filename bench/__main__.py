@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from . import chain, floors, gain, growth, report, sampling, softmax, startup
+    from . import attention, chain, floors, gain, growth, report, sampling, softmax, startup
     from .measure import Settings, run
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{name} is not installed: {how}")
 
     settings = Settings(threads=options.threads)
-    modules = [floors, sampling, chain, softmax, gain, startup, growth]
+    modules = [floors, sampling, chain, softmax, attention, gain, startup, growth]
     rounds = min(options.rounds, QUICK_ROUNDS) if options.quick else options.rounds
     cases = [
         case

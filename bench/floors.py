@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +58,13 @@ def peak() -> list[Contender]:
     flops = library.fma_peak(_STEPS, ctypes.byref(out))
     require(bool(np.isfinite(out.value)), f"the fma chains ended at {out.value}")
     return [Contender(PEAK, lambda: library.fma_peak(_STEPS, ctypes.byref(out)), flops)]
+
+
+def at_peak(flops: float) -> Callable[[], object]:
+    """A call that does so many flops at the peak of one core; Unavailable without a compiler."""
+    library, out = _library(), ctypes.c_float()
+    steps = round(flops / library.fma_peak(1, ctypes.byref(out)))
+    return lambda: library.fma_peak(steps, ctypes.byref(out))
 
 
 def cases(settings: Settings) -> Iterator[Case]:

@@ -96,6 +96,33 @@ typedef struct {
 } ic_softmax_rows;
 enum { IC_LSE, IC_MAX_PROB, IC_ENTROPY, IC_SUM_SQ, IC_JACOBIAN_NORM, IC_ROW_STATISTICS };
 
+/* Attention of heads: q (., queries, d_k), k (., keys, d_k); v (., d_v, v_stride) has a row a
+ * feature, of which the first `keys` count, or is NULL with d_v 0. */
+typedef struct {
+  size_t queries, keys, d_k, d_v, v_stride;
+  double scale, softcap;   /* as of softmax */
+  int causal;              /* query i sees keys up to i + keys - queries */
+  const int64_t *heads;    /* (heads, 3): which matrix of q, of k and v, of the mask a head has */
+  const void *q, *k, *v;
+  const uint8_t *keep;     /* boolean mask, non-zero takes part; NULL: none */
+  const void *bias;        /* additive mask of the dtype; NULL: none */
+  ptrdiff_t mask_size, mask_query, mask_key; /* elements between matrices, queries, keys of it */
+} ic_attention;
+/* Its backward pass. `columns` are matrices transposed, a row a feature as v above: q's and dout's
+ * rows q_stride elements apart, k's k_stride. Matrix m of q is used by the heads
+ * q_users[q_begin[m]] ... q_users[q_begin[m + 1] - 1], of k likewise. */
+typedef struct {
+  ic_attention heads;      /* with d_v, without v */
+  const void *v, *dout;    /* (., keys, d_v) as k, (heads, queries, d_v) */
+  const void *q_columns, *k_columns, *dout_columns;
+  size_t q_stride, k_stride;
+  const void *prepared;    /* (heads, queries, 3), by attention_prepare */
+  const int64_t *q_begin, *q_users, *k_begin, *k_users;
+} ic_attention_gradient;
+enum {
+  IC_LOGIT_MEAN = IC_ROW_STATISTICS, IC_LOGIT_VAR, IC_LOGIT_MAX, IC_KEYS, IC_ATTENTION_STATISTICS
+};
+
 /* Exact sums of doubles and of their squares: integers in 32-bit digits held in 64-bit words. */
 enum {
   IC_EXACT_SUM_WORDS = 68,     /* unit 2^-1074 */
@@ -185,6 +212,31 @@ struct ic_kernels {
                                double scale);
   void (*softmax_backward_f64)(const double *p, const double *dp, double *dz, size_t rows,
                                size_t n, double scale);
+  /* Rows first ... last - 1 of all, row head queries + query: statistics (of those rows,
+   * IC_ATTENTION_STATISTICS) and output (of those rows, d_v) or NULL. workspace:
+   * attention_workspace bytes at any address. */
+  int (*attention_f32)(const ic_attention *, size_t first, size_t last, double *statistics,
+                       float *output, void *workspace, const volatile int32_t *cancel);
+  int (*attention_f64)(const ic_attention *, size_t first, size_t last, double *statistics,
+                       double *output, void *workspace, const volatile int32_t *cancel);
+  size_t (*attention_workspace_f32)(const ic_attention *);
+  size_t (*attention_workspace_f64)(const ic_attention *);
+  /* From statistics, output and dout of rows, what the next wants of them: prepared (rows, 3). */
+  void (*attention_prepare_f32)(const ic_attention *, const double *statistics, const float *output,
+                                const float *dout, size_t rows, float *prepared);
+  void (*attention_prepare_f64)(const ic_attention *, const double *statistics,
+                                const double *output, const double *dout, size_t rows,
+                                double *prepared);
+  /* dx (of those rows, d_k) and dscale (of those rows), for rows matrix queries + query of q; with
+   * keys_are_lanes dx and dv (of those rows, d_v) for rows of k. The other may be NULL. */
+  int (*attention_backward_f32)(const ic_attention_gradient *, int keys_are_lanes, size_t first,
+                                size_t last, float *dx, float *dv, double *dscale, void *workspace,
+                                const volatile int32_t *cancel);
+  int (*attention_backward_f64)(const ic_attention_gradient *, int keys_are_lanes, size_t first,
+                                size_t last, double *dx, double *dv, double *dscale,
+                                void *workspace, const volatile int32_t *cancel);
+  size_t (*attention_backward_workspace_f32)(const ic_attention_gradient *);
+  size_t (*attention_backward_workspace_f64)(const ic_attention_gradient *);
   /* x (t, m) added to m accumulators of IC_EXACT_WORDS; exact_carry makes digits canonical */
   void (*exact_add)(int64_t *accumulators, const double *x, size_t t, size_t m);
   void (*exact_carry)(int64_t *accumulators, size_t m);

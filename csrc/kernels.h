@@ -41,6 +41,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "chain.h"
 #include "backward.h"
 #include "softmax.h"
+#include "attention.h"
 #undef IC_REAL
 #define IC_REAL f32
 #include "activations.h"
@@ -49,6 +50,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "chain.h"
 #include "backward.h"
 #include "softmax.h"
+#include "attention.h"
 #undef IC_REAL
 
 void IC_FILL(dense, IC_ISA)(ic_kernels *k);
@@ -76,6 +78,16 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->softmax_f64 = softmax_f64;
   k->softmax_backward_f32 = softmax_backward_f32;
   k->softmax_backward_f64 = softmax_backward_f64;
+  k->attention_f32 = attention_f32;
+  k->attention_f64 = attention_f64;
+  k->attention_workspace_f32 = attention_workspace_f32;
+  k->attention_workspace_f64 = attention_workspace_f64;
+  k->attention_prepare_f32 = attention_prepare_f32;
+  k->attention_prepare_f64 = attention_prepare_f64;
+  k->attention_backward_f32 = attention_backward_f32;
+  k->attention_backward_f64 = attention_backward_f64;
+  k->attention_backward_workspace_f32 = attention_backward_workspace_f32;
+  k->attention_backward_workspace_f64 = attention_backward_workspace_f64;
   k->exact_add = exact_add;
   k->exact_carry = exact_carry;
 }

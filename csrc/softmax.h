@@ -88,6 +88,14 @@ typedef struct {
   int ready;                         /* z are already logit / slope, with -inf where masked */
 } R(softmax_row);
 
+/* The options, rounded to the dtype, of rows without a boolean mask. */
+static R(softmax_row) R(softmax_options)(double scale, double softcap, int biased) {
+  const real s = (real)scale, cap = (real)softcap;
+  const int shiftable = !(cap > 0) && !biased && s > 0;
+  return (R(softmax_row)){.scale = s, .softcap = cap, .slope = shiftable ? s : 1,
+                          .inner = cap > 0 ? (real)(scale / softcap) : 0, .ready = shiftable};
+}
+
 IC_INLINE vreal R(softmax_load)(const real *p, int n) {
   return n == 16 ? V(load)(p) : V(load_first)(p, n);
 }
@@ -286,11 +294,8 @@ IC_INLINE void R(softmax_one)(R(softmax_row) row, size_t seen, size_t n, real *p
 static void R(softmax)(const real *z, real *p, double *statistics, const ic_softmax_rows *rows) {
   const ic_fpmode mode = fpmode_enter();
   const size_t n = rows->n;
-  const real scale = (real)rows->scale, softcap = (real)rows->softcap;
-  const int shiftable = !(softcap > 0) && !rows->bias && scale > 0;
-  R(softmax_row) row = {.scale = scale, .softcap = softcap, .slope = shiftable ? scale : 1,
-                        .inner = softcap > 0 ? (real)(rows->scale / rows->softcap) : 0,
-                        .ready = shiftable && !rows->keep};
+  R(softmax_row) row = R(softmax_options)(rows->scale, rows->softcap, rows->bias != NULL);
+  if (rows->keep) row.ready = 0;
   softmax_sums sums = {{0}, {0}, {0}, {0}, {0}};
   size_t query = rows->queries ? rows->first_row % rows->queries : 0;
   for (size_t r = 0; r < rows->rows; r++) {

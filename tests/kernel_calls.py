@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from initcore import _core
+from initcore.reference.attention import STATISTICS as ATTENTION_STATISTICS
 from initcore.reference.moments import FIELDS
 from initcore.reference.sampling import CONSTANT, NORMAL, TRUNCATED_NORMAL, UNIFORM
 from initcore.reference.softmax import STATISTICS
@@ -211,6 +212,18 @@ def softmax_backward(kernels, p, dp, scale=1.0):
     dz = np.empty_like(p)
     kernels.softmax_backward(p, dp, dz, scale)
     return dz
+
+
+def attention(kernels, q, k, *, first=0, rows=None, heads=None, **options):
+    """Statistics of rows first, first + 1, … (all if `rows` is None) of `_core.Attention`; q (.,
+    queries, d_k), k (., keys, d_k); heads None: one of each."""
+    heads = np.zeros((1, 3), np.int64) if heads is None else heads
+    spec = _core.Attention(q, k, heads, **{"scale": 1.0, **options})
+    rows = len(heads) * q.shape[1] - first if rows is None else rows
+    statistics = np.empty((rows, len(ATTENTION_STATISTICS)))
+    workspace = np.empty(kernels.attention_workspace(spec), np.uint8)
+    assert kernels.attention(spec, first, statistics, None, workspace, np.zeros(1, np.int32))
+    return statistics
 
 
 def exact_sums(kernels, x):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import chain, floors, gain, growth, report, sampling, softmax, startup
+from bench import attention, chain, floors, gain, growth, report, sampling, softmax, startup
 from bench.measure import (
     MS,
     OURS,
@@ -29,7 +29,7 @@ from bench.measure import (
     takes,
 )
 
-MODULES = (floors, sampling, chain, softmax, gain, growth, startup)
+MODULES = (floors, sampling, chain, softmax, attention, gain, growth, startup)
 CASES = [case for module in MODULES for case in module.cases(Settings(sizes=TINY))]
 ROOT = Path(__file__).parents[1]
 PATHS = [path for path in [os.environ.get("PYTHONPATH")] if path]

@@ -49,8 +49,10 @@ from .layouts import fans
 if TYPE_CHECKING:
     from . import theory
     from .experiments.chain import compare_inits, propagate
+    from .kernels.attention import attention, attention_backward, attention_stats
     from .kernels.chain import chain, chain_backward, moments
     from .kernels.softmax import softmax, softmax_backward
+    from .results.attention_rows import AttentionRows, AttentionSummary
     from .results.layers import ChainLayers, LayerStats
     from .results.propagation import Comparison, Propagation
     from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
@@ -59,12 +61,17 @@ if TYPE_CHECKING:
 
 # What a program that draws weights does not need is imported when it is first asked for.
 _LATER = {
+    "AttentionRows": "results.attention_rows",
+    "AttentionSummary": "results.attention_rows",
     "ChainLayers": "results.layers",
     "Comparison": "results.propagation",
     "LayerStats": "results.layers",
     "Propagation": "results.propagation",
     "SoftmaxRows": "results.softmax_rows",
     "SoftmaxSummary": "results.softmax_rows",
+    "attention": "kernels.attention",
+    "attention_backward": "kernels.attention",
+    "attention_stats": "kernels.attention",
     "chain": "kernels.chain",
     "chain_backward": "kernels.chain",
     "compare_inits": "experiments.chain",
@@ -100,6 +107,8 @@ def isa() -> str:
 
 __all__ = [
     "Activation",
+    "AttentionRows",
+    "AttentionSummary",
     "ChainLayers",
     "Comparison",
     "Initializer",
@@ -108,6 +117,9 @@ __all__ = [
     "SoftmaxRows",
     "SoftmaxSummary",
     "activation",
+    "attention",
+    "attention_backward",
+    "attention_stats",
     "chain",
     "chain_backward",
     "compare_inits",

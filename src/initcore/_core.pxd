@@ -55,7 +55,34 @@ cdef extern from "initcore.h" nogil:
         const int64_t *mask_row
         size_t queries, first_row
 
+    ctypedef struct ic_attention:
+        size_t queries, keys, d_k, d_v, v_stride
+        double scale, softcap
+        int causal
+        const int64_t *heads
+        const void *q
+        const void *k
+        const void *v
+        const uint8_t *keep
+        const void *bias
+        ptrdiff_t mask_size, mask_query, mask_key
+
+    ctypedef struct ic_attention_gradient:
+        ic_attention heads
+        const void *v
+        const void *dout
+        const void *q_columns
+        const void *k_columns
+        const void *dout_columns
+        size_t q_stride, k_stride
+        const void *prepared
+        const int64_t *q_begin
+        const int64_t *q_users
+        const int64_t *k_begin
+        const int64_t *k_users
+
     enum: IC_ROW_STATISTICS
+    enum: IC_ATTENTION_STATISTICS
     enum: IC_EXACT_SUM_WORDS
     enum: IC_EXACT_SQUARE_WORDS
     enum: IC_EXACT_WORDS
@@ -121,6 +148,22 @@ cdef extern from "initcore.h" nogil:
                          double) noexcept nogil
         void (*softmax_backward_f64)(const double *, const double *, double *, size_t, size_t,
                                      double) noexcept nogil
+        int (*attention_f32)(const ic_attention *, size_t, size_t, double *, float *, void *,
+                             const int32_t *) noexcept nogil
+        int (*attention_f64)(const ic_attention *, size_t, size_t, double *, double *, void *,
+                             const int32_t *) noexcept nogil
+        size_t (*attention_workspace_f32)(const ic_attention *) noexcept nogil
+        size_t (*attention_workspace_f64)(const ic_attention *) noexcept nogil
+        void (*attention_prepare_f32)(const ic_attention *, const double *, const float *,
+                                      const float *, size_t, float *) noexcept nogil
+        void (*attention_prepare_f64)(const ic_attention *, const double *, const double *,
+                                      const double *, size_t, double *) noexcept nogil
+        int (*attention_backward_f32)(const ic_attention_gradient *, int, size_t, size_t, float *,
+                                      float *, double *, void *, const int32_t *) noexcept nogil
+        int (*attention_backward_f64)(const ic_attention_gradient *, int, size_t, size_t, double *,
+                                      double *, double *, void *, const int32_t *) noexcept nogil
+        size_t (*attention_backward_workspace_f32)(const ic_attention_gradient *) noexcept nogil
+        size_t (*attention_backward_workspace_f64)(const ic_attention_gradient *) noexcept nogil
         void (*exact_add)(int64_t *, const double *, size_t, size_t) noexcept nogil
         void (*exact_carry)(int64_t *, size_t) noexcept nogil
 

@@ -21,6 +21,7 @@ FLOAT16: int
 BFLOAT16: int
 EXACT_WORDS: int
 ROW_STATISTICS: int
+ATTENTION_STATISTICS: int
 
 class Chain:
     dtype: str
@@ -44,6 +45,38 @@ class Gradients:
         input: npt.NDArray[Any] | None,
         weights: Sequence[npt.NDArray[Any] | None],
         biases: Sequence[npt.NDArray[Any] | None],
+    ) -> None: ...
+
+class Attention:
+    dtype: str
+    def __init__(
+        self,
+        q: Real,
+        k: Real,
+        heads: npt.NDArray[np.int64],
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        causal: bool = False,
+        mask: npt.NDArray[Any] | None = None,
+        v: npt.NDArray[Any] | None = None,
+    ) -> None: ...
+
+class AttentionGradient:
+    dtype: str
+    def __init__(
+        self,
+        forward: Attention,
+        v: npt.NDArray[Any],
+        dout: npt.NDArray[Any],
+        q_columns: npt.NDArray[Any],
+        k_columns: npt.NDArray[Any],
+        dout_columns: npt.NDArray[Any],
+        prepared: npt.NDArray[Any],
+        q_begin: npt.NDArray[np.int64],
+        q_users: npt.NDArray[np.int64],
+        k_begin: npt.NDArray[np.int64],
+        k_users: npt.NDArray[np.int64],
     ) -> None: ...
 
 class Kernels:
@@ -163,6 +196,35 @@ class Kernels:
         dz: npt.NDArray[Any],
         scale: float,
     ) -> None: ...
+    def attention_workspace(self, spec: Attention) -> int: ...
+    def attention(
+        self,
+        spec: Attention,
+        first: int,
+        statistics: npt.NDArray[np.float64],
+        output: npt.NDArray[Any] | None,
+        workspace: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
+    def attention_prepare(
+        self,
+        spec: Attention,
+        statistics: npt.NDArray[np.float64],
+        output: npt.NDArray[Any],
+        dout: npt.NDArray[Any],
+        prepared: npt.NDArray[Any],
+    ) -> None: ...
+    def attention_backward_workspace(self, spec: AttentionGradient) -> int: ...
+    def attention_backward(
+        self,
+        spec: AttentionGradient,
+        first: int,
+        dx: npt.NDArray[Any],
+        dv: npt.NDArray[Any] | None,
+        dscale: npt.NDArray[np.float64] | None,
+        workspace: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
     def exact_add(
         self, accumulators: npt.NDArray[np.int64], x: npt.NDArray[np.float64]
     ) -> None: ...

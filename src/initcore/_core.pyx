@@ -23,6 +23,7 @@ CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = 0, 1, 2, 3
 FLOAT16, BFLOAT16 = 1, 2  # what 16-bit outputs are
 EXACT_WORDS = <int>IC_EXACT_WORDS
 ROW_STATISTICS = <int>IC_ROW_STATISTICS
+ATTENTION_STATISTICS = <int>IC_ATTENTION_STATISTICS
 
 
 cdef int set_law(ic_distribution *law, tuple words) except -1:
@@ -130,6 +131,87 @@ cdef class Gradients:
             raise TypeError("a gradient was given an array that is not C-contiguous")
         self.buffers.append(view)
         return PyMemoryView_GET_BUFFER(view).buf
+
+
+cdef const void *bind_matrices(array, str dtype, list buffers) except? NULL:
+    # a matrix array (., rows, columns) of the dtype; the buffer stays alive in `buffers`
+    if array.dtype.name != dtype:
+        raise TypeError(f"attention in {dtype} was given an array of {array.dtype}")
+    view = memoryview(array)
+    if not view.c_contiguous or view.ndim != 3:
+        raise TypeError("attention was given an array that is not C-contiguous with 3 axes")
+    buffers.append(view)
+    return PyMemoryView_GET_BUFFER(view).buf
+
+
+cdef class Attention:
+    """Heads of attention as the kernels read them.
+
+    q (., queries, d_k), k (., keys, d_k), v (., d_v, at least keys) transposed or None, of one
+    dtype, float32 or float64; heads (n, 3): which matrix of q, of k and v, and of the mask each
+    has; mask (., queries or 1, keys or 1), uint8 (non-zero takes part) or of the dtype (added), or
+    None; softcap 0: none.
+    """
+
+    cdef ic_attention attention
+    cdef list buffers
+    cdef readonly str dtype
+
+    def __cinit__(self, q, k, const int64_t[:, ::1] heads, *, double scale, double softcap=0.0,
+                  bint causal=False, mask=None, v=None):
+        cdef ic_attention *a = &self.attention
+        self.buffers = [heads]
+        self.dtype = q.dtype.name
+        if self.dtype not in ("float32", "float64"):
+            raise TypeError(f"q has dtype {self.dtype}: float32 and float64 are accepted")
+        a.q = bind_matrices(q, self.dtype, self.buffers)
+        a.k = bind_matrices(k, self.dtype, self.buffers)
+        a.queries, a.d_k, a.keys = q.shape[1], q.shape[2], k.shape[1]
+        a.heads = &heads[0, 0] if heads.shape[0] else NULL
+        a.scale, a.softcap, a.causal = scale, softcap, causal
+        if v is not None:
+            a.v = bind_matrices(v, self.dtype, self.buffers)
+            a.d_v, a.v_stride = v.shape[1], v.shape[2]
+        if mask is not None:
+            if mask.dtype.name == "uint8":
+                a.keep = <const uint8_t *>bind_matrices(mask, "uint8", self.buffers)
+            else:
+                a.bias = bind_matrices(mask, self.dtype, self.buffers)
+            a.mask_size = mask.shape[1] * mask.shape[2]
+            a.mask_query = mask.shape[2] if mask.shape[1] > 1 else 0
+            a.mask_key = mask.shape[2] > 1
+
+
+cdef class AttentionGradient:
+    """The backward pass of an Attention that has v.
+
+    v (., keys, d_v) and dout (heads, queries, d_v); q_columns (., d_k, at least queries),
+    k_columns (., d_k, at least keys), dout_columns (heads, d_v, as q_columns): q, k and dout
+    transposed; prepared (heads, queries, 3): of attention_prepare; q_users: the heads by the matrix
+    of q they use, those of matrix m from q_begin[m] to q_begin[m + 1]; k_users likewise.
+    """
+
+    cdef ic_attention_gradient gradient
+    cdef list buffers
+    cdef readonly str dtype
+
+    def __cinit__(self, Attention forward not None, v, dout, q_columns, k_columns, dout_columns,
+                  prepared, const int64_t[::1] q_begin, const int64_t[::1] q_users,
+                  const int64_t[::1] k_begin, const int64_t[::1] k_users):
+        cdef ic_attention_gradient *g = &self.gradient
+        self.buffers = [forward, q_begin, q_users, k_begin, k_users]
+        self.dtype = forward.dtype
+        g.heads = forward.attention
+        g.v = bind_matrices(v, self.dtype, self.buffers)
+        g.dout = bind_matrices(dout, self.dtype, self.buffers)
+        g.q_columns = bind_matrices(q_columns, self.dtype, self.buffers)
+        g.k_columns = bind_matrices(k_columns, self.dtype, self.buffers)
+        g.dout_columns = bind_matrices(dout_columns, self.dtype, self.buffers)
+        g.prepared = bind_matrices(prepared, self.dtype, self.buffers)
+        g.q_stride, g.k_stride = q_columns.shape[2], k_columns.shape[2]
+        g.q_begin, g.k_begin = &q_begin[0], &k_begin[0]
+        g.q_users = &q_users[0] if q_users.shape[0] else NULL
+        g.k_users = &k_users[0] if k_users.shape[0] else NULL
 
 
 # (format of the buffer, half) -> which kernel
@@ -419,6 +501,82 @@ cdef class Kernels:
                     self.k.softmax_backward_f32(&p[0, 0], &dp[0, 0], &dz[0, 0], rows, n, scale)
                 else:
                     self.k.softmax_backward_f64(&p[0, 0], &dp[0, 0], &dz[0, 0], rows, n, scale)
+
+    def attention_workspace(self, Attention spec not None):
+        """Bytes of scratch that `spec` needs, one a thread."""
+        if spec.dtype == "float32":
+            return self.k.attention_workspace_f32(&spec.attention)
+        return self.k.attention_workspace_f64(&spec.attention)
+
+    def attention(self, Attention spec not None, size_t first, double[:, ::1] statistics, output,
+                  uint8_t[::1] workspace, const int32_t[::1] cancel):
+        """Statistics (rows, ATTENTION_STATISTICS) and output (rows, d_v), or None, of rows first,
+        first + 1, … False when cancelled."""
+        cdef float[:, ::1] out32 = None
+        cdef double[:, ::1] out64 = None
+        cdef size_t last = first + statistics.shape[0]
+        cdef bint single = spec.dtype == "float32"
+        cdef int finished = 1
+        if output is not None and single:
+            out32 = output
+        elif output is not None:
+            out64 = output
+        if last > first:
+            with nogil:
+                if single:
+                    finished = self.k.attention_f32(
+                        &spec.attention, first, last, &statistics[0, 0],
+                        NULL if out32 is None else &out32[0, 0], &workspace[0], &cancel[0])
+                else:
+                    finished = self.k.attention_f64(
+                        &spec.attention, first, last, &statistics[0, 0],
+                        NULL if out64 is None else &out64[0, 0], &workspace[0], &cancel[0])
+        return bool(finished)
+
+    def attention_prepare(self, Attention spec not None, const double[:, ::1] statistics,
+                          const real[:, ::1] output, const real[:, ::1] dout,
+                          real[:, ::1] prepared):
+        """What attention_backward wants of rows of `attention` and dout: prepared (rows, 3)."""
+        cdef size_t rows = statistics.shape[0]
+        if rows:
+            with nogil:
+                if real is float:
+                    self.k.attention_prepare_f32(&spec.attention, &statistics[0, 0],
+                                                 &output[0, 0], &dout[0, 0], rows,
+                                                 &prepared[0, 0])
+                else:
+                    self.k.attention_prepare_f64(&spec.attention, &statistics[0, 0],
+                                                 &output[0, 0], &dout[0, 0], rows,
+                                                 &prepared[0, 0])
+
+    def attention_backward_workspace(self, AttentionGradient spec not None):
+        """Bytes of scratch that `spec` needs, one a thread."""
+        if spec.dtype == "float32":
+            return self.k.attention_backward_workspace_f32(&spec.gradient)
+        return self.k.attention_backward_workspace_f64(&spec.gradient)
+
+    def attention_backward(self, AttentionGradient spec not None, size_t first,
+                           real[:, ::1] dx, real[:, ::1] dv, double[::1] dscale,
+                           uint8_t[::1] workspace, const int32_t[::1] cancel):
+        """Of rows first, first + 1, … of the matrices of q: dx (rows, d_k) and dscale (rows), with
+        dv None; of k and v: dx (rows, d_k) and dv (rows, d_v), with dscale None. False when
+        cancelled."""
+        cdef size_t last = first + dx.shape[0]
+        cdef bint keys = dv is not None
+        cdef double *by_scale = NULL if dscale is None else &dscale[0]
+        cdef real *by_v = NULL if dv is None else &dv[0, 0]
+        cdef int finished = 1
+        if last > first:
+            with nogil:
+                if real is float:
+                    finished = self.k.attention_backward_f32(
+                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, by_scale,
+                        &workspace[0], &cancel[0])
+                else:
+                    finished = self.k.attention_backward_f64(
+                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, by_scale,
+                        &workspace[0], &cancel[0])
+        return bool(finished)
 
     def exact_add(self, int64_t[:, ::1] accumulators, const double[:, ::1] x):
         """Adds x[:, j] and its exact squares to accumulator j, (m, EXACT_WORDS)."""

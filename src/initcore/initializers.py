@@ -288,8 +288,8 @@ class Initializer:
         seed
             An integer in [0, 2⁶⁴).
         name
-            What the tensor is called, a string or an integer in [0, 2⁶⁴): with a seed, it chooses
-            the random numbers.
+            What the tensor is called, a string or an integer in [0, 2⁶⁴), 7 not being "7": with a
+            seed, it chooses the random numbers.
         trial
             The number of an independent repetition.
         dtype
@@ -405,7 +405,7 @@ def _initializer(make_rule: Callable[P, Rule]) -> Callable[P, Initializer]:
 
     @functools.wraps(make_rule)
     def make(*args: P.args, **kwargs: P.kwargs) -> Initializer:
-        bound = signature.bind(*args, **kwargs)
+        bound = _bind(make_rule.__name__, signature, *args, **kwargs)
         rule = make_rule(*args, **kwargs)
         arguments = ", ".join(
             f"{name}={literal}"
@@ -417,6 +417,19 @@ def _initializer(make_rule: Callable[P, Rule]) -> Callable[P, Initializer]:
     make.__signature__ = signature.replace(return_annotation="Initializer")  # type: ignore[attr-defined]
     INITIALIZERS[make_rule.__name__] = make
     return make
+
+
+def _bind(
+    name: str, signature: inspect.Signature, *args: object, **kwargs: object
+) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        accepted = ", ".join(signature.parameters) or "no arguments"
+        raise TypeError(
+            f"{name}: {error}; {name} takes {accepted}, and what it returns takes a shape: "
+            f"{name}(…)(shape, seed=…, name=…)"
+        ) from None
 
 
 def _with_layout(signature: inspect.Signature) -> inspect.Signature:
@@ -537,7 +550,8 @@ def truncated_normal(
         infinite. A warning says so when they truncate nothing.
     corrected
         Whether the parent is made wider, so that the result has standard deviation `std`: by
-        1/0.8796… for a cut of 2, as in Keras and JAX. PyTorch's trunc_normal_ does not.
+        1/0.8796… for a cut of 2, as variance_scaling does in Keras and JAX. What they call
+        truncated_normal does not, nor does PyTorch's trunc_normal_: ``corrected=False``.
 
     No value lies at or beyond a bound. Raises ValueError for a cut that is not positive, and for
     bounds that leave no interval or one that begins beyond 37 standard deviations from the mean.
@@ -554,9 +568,7 @@ def truncated_normal(
         raise ValueError(f"cut= and bounds= exclude each other, got {cut!r} and {bounds!r}")
     low, high = _bounds(bounds)
     if std == 0.0:
-        if not low < mean < high:
-            raise ValueError(f"mean must lie between the bounds where std is 0, got {bounds!r}")
-        return Constant(mean)
+        raise ValueError(f"std must be positive with bounds=, got {std!r}")
     a, b = (low - mean) / std, (high - mean) / std
     try:
         check_interval(a, b)
@@ -744,6 +756,16 @@ def torch_linear(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) 
 
 
 @_initializer
+def torch_conv_transpose(*, fan_in: int | None = None) -> Rule:
+    r"""Uniform as PyTorch's default for a transposed convolution (in, out/groups, \*kernel).
+
+    PyTorch takes the first axis for the outputs: the bound is 1/√(out/groups · kernel taps), not
+    1/√fan_in. `fan_in` is needed for a bias.
+    """
+    return _fan_scaled(1.0 / math.sqrt(3.0), "fan_in", "uniform", fan_in, None, {})
+
+
+@_initializer
 def torch_rnn(hidden_size: int) -> Rule:
     """Uniform within 1/√hidden_size: PyTorch's default for all of an RNN, a GRU and an LSTM."""
     bound = 1.0 / math.sqrt(positive("hidden_size", hidden_size))
@@ -832,8 +854,6 @@ glorot_uniform = INITIALIZERS["glorot_uniform"] = xavier_uniform
 he_normal = INITIALIZERS["he_normal"] = kaiming_normal
 he_uniform = INITIALIZERS["he_uniform"] = kaiming_uniform
 torch_conv = INITIALIZERS["torch_conv"] = torch_linear
-# PyTorch takes the first axis, the inputs, of a transposed convolution's weight for its outputs.
-torch_conv_transpose = INITIALIZERS["torch_conv_transpose"] = torch_linear
 
 
 def initializer(spec: str | Initializer) -> Initializer:
@@ -857,12 +877,10 @@ def _from_text(spec: str) -> Initializer:
     if call.name not in INITIALIZERS:
         raise ValueError(f"initializer must be one of {', '.join(INITIALIZERS)}, got {spec!r}")
     make = INITIALIZERS[call.name]
-    signature = inspect.signature(make)
     try:
-        signature.bind(*call.args, **call.kwargs)
+        _bind(call.name, inspect.signature(make), *call.args, **call.kwargs)
     except TypeError as error:
-        accepted = ", ".join(signature.parameters) or "no arguments"
-        raise ValueError(f"initializer {spec!r}: {error}; {call.name} takes {accepted}") from None
+        raise ValueError(f"initializer {spec!r}: {error}") from None
     result = make(*call.args, **call.kwargs)
     for factor in call.factors:
         result = result.scaled(cast(float, factor))

@@ -21,6 +21,8 @@ _REACH = {
     "float32": math.sqrt(2.0 * 33.0 * math.log(2.0)),
     "float64": math.sqrt(2.0 * 54.0 * math.log(2.0)),
 }
+# The least number of values that the arithmetic must tell apart in a truncated normal's range.
+_RESOLVED = 1024
 
 
 def _finite(dtype: Dtype, what: str, value: float) -> float:
@@ -131,7 +133,7 @@ class Uniform:
 
     def distribution(self, dtype: Dtype) -> Distribution:
         if self.low == self.high:
-            return Constant(self.mean).distribution(dtype)
+            return Constant(self.mean + 0.0).distribution(dtype)
         # Below both high and high rounded to the dtype, whichever a person compares with.
         last = dtype.last_below(min(self.high, _finite(dtype, "the upper end", self.high)))
         if self.low == -self.high:
@@ -190,6 +192,13 @@ class TruncatedNormal:
 
     def distribution(self, dtype: Dtype) -> Distribution:
         first, last = _open_interval(dtype, self.low, self.high)
+        distance = max(abs(self.a), abs(self.b)) * self.parent_std
+        if self.high - self.low < _RESOLVED * math.ldexp(distance, -dtype.compute.precision):
+            raise ValueError(
+                f"the range ({self.low!r}, {self.high!r}) must be wider, so far from the mean "
+                f"{self.parent_mean!r} of its parent, for {dtype.compute.name} to tell its values "
+                "apart; it is as good as uniform"
+            )
         # Beyond a cut-off at n, the words reach less far than √(n² + reach²).
         reach = math.hypot(_REACH[dtype.compute.name], max(self.a, -self.b, 0.0))
         farthest = min(reach, max(abs(self.a), abs(self.b)))

@@ -23,6 +23,7 @@ static void print_hash(const char *kernel, const char *type, void (*run)(const i
     PRINT(moments, type); \
     PRINT(chain, type); \
     PRINT(softmax, type); \
+    PRINT(attention, type); \
     PRINT(typed, type) /* all of them, also what this list has forgotten */
 
 int main(int argc, char **argv) {

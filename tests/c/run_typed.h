@@ -232,10 +232,102 @@ static void T(run_softmax)(const ic_kernels *k) {
     T(run_softmax_of)(k, 0, 5, 0);
 }
 
+static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys, size_t d,
+                                int variant) {
+    static const int64_t heads[][3] = {{0, 0, 1}, {1, 0, 0}, {1, 0, 2}};
+    static const int64_t q_begin[] = {0, 1, 3}, k_begin[] = {0, 3}, users[] = {0, 1, 2};
+    enum { HEADS = 3, MATRICES = 2, D_V = 5, MASKS = 3 };
+    const size_t rows = HEADS * queries, q_stride = queries + 2, k_stride = keys + 3;
+    REAL *q = T(inputs)(MATRICES * queries * d), *keyed = T(inputs)(keys * d);
+    REAL *v = T(inputs)(keys * D_V), *dout = T(inputs)(rows * D_V);
+    /* transposed: some other numbers do as well */
+    REAL *v_columns = T(matrix)(D_V, keys, k_stride), *k_columns = T(matrix)(d, keys, k_stride);
+    REAL *q_columns = T(matrix)(MATRICES * d, queries, q_stride);
+    REAL *dout_columns = T(matrix)(HEADS * D_V, queries, q_stride);
+    REAL *bias = T(inputs)(MASKS * queries * keys);
+    uint8_t *keep = buffer(MASKS * keys, 1);
+    double *statistics = buffer(rows * IC_ATTENTION_STATISTICS, sizeof *statistics);
+    double *dscale = buffer(MATRICES * queries, sizeof *dscale);
+    REAL *output = buffer(rows * D_V, sizeof *output), *prepared = buffer(rows * 3, sizeof *output);
+    REAL *dq = buffer(MATRICES * queries * d, sizeof *dq), *dk = buffer(keys * d, sizeof *dk);
+    REAL *dv = buffer(keys * D_V, sizeof *dv);
+    int32_t cancel = 0;
+    ic_attention a = {.queries = queries, .keys = keys, .d_k = d, .heads = heads[0], .q = q,
+                      .k = keyed, .scale = variant & 1 ? -0.5 : 0.25, .causal = variant & 16};
+    for (size_t i = 0; i < MASKS * keys; i++) keep[i] = i / keys == 1 ? 0 : random_input() > -2;
+    for (size_t i = 0; i < MASKS * queries * keys; i += 5) bias[i] = (REAL)-INFINITY;
+    if (queries > 3) q[3 * d] = (REAL)NAN;
+    if (variant & 2) a.softcap = 3;
+    if (variant & 4) { /* of keys alone */
+        a.keep = keep;
+        a.mask_size = (ptrdiff_t)keys;
+        a.mask_key = 1;
+    }
+    if (variant & 8) {
+        a.keep = NULL;
+        a.bias = bias;
+        a.mask_size = (ptrdiff_t)(queries * keys);
+        a.mask_query = (ptrdiff_t)keys;
+        a.mask_key = 1;
+    }
+    name("attention %zu bytes queries %zu keys %zu d %zu variant %d", sizeof *q, queries, keys, d,
+         variant);
+    char *workspace = buffer(k->T(attention_workspace)(&a) + 1, 1);
+    if (!k->T(attention)(&a, 0, rows, statistics, NULL, workspace + 1, &cancel)) fail("cancelled");
+    take_f64(statistics, rows * IC_ATTENTION_STATISTICS);
+    free(workspace);
+    a.d_v = D_V;
+    a.v = v_columns;
+    a.v_stride = k_stride;
+    workspace = buffer(k->T(attention_workspace)(&a) + 1, 1);
+    if (!k->T(attention)(&a, 0, rows, statistics, output, workspace + 1, &cancel))
+        fail("cancelled");
+    take_f64(statistics, rows * IC_ATTENTION_STATISTICS);
+    T(take)(output, rows * D_V);
+    cancel = 1;
+    if (k->T(attention)(&a, 0, rows, statistics, output, workspace + 1, &cancel))
+        fail("not cancelled");
+    free(workspace);
+
+    k->T(attention_prepare)(&a, statistics, output, dout, rows, prepared);
+    T(take)(prepared, rows * 3);
+    const ic_attention_gradient g = {
+        .heads = a, .v = v, .dout = dout, .q_columns = q_columns, .k_columns = k_columns,
+        .dout_columns = dout_columns, .q_stride = q_stride, .k_stride = k_stride,
+        .prepared = prepared, .q_begin = q_begin, .q_users = users, .k_begin = k_begin,
+        .k_users = users};
+    workspace = buffer(k->T(attention_backward_workspace)(&g) + 1, 1);
+    cancel = 0;
+    if (!k->T(attention_backward)(&g, 0, 0, MATRICES * queries, dq, NULL, dscale, workspace + 1,
+                                  &cancel))
+        fail("cancelled");
+    T(take)(dq, MATRICES * queries * d);
+    take_f64(dscale, MATRICES * queries);
+    if (!k->T(attention_backward)(&g, 1, 0, keys, dk, dv, NULL, workspace + 1, &cancel))
+        fail("cancelled");
+    T(take)(dk, keys * d);
+    T(take)(dv, keys * D_V);
+    cancel = 1;
+    if (k->T(attention_backward)(&g, 1, 0, keys, dk, dv, NULL, workspace + 1, &cancel))
+        fail("not cancelled");
+    void *const used[] = {q, keyed, v, dout, v_columns, k_columns, q_columns, dout_columns, bias,
+                          keep, statistics, dscale, output, prepared, dq, dk, dv, workspace};
+    for (size_t i = 0; i < COUNT(used); i++) free(used[i]);
+}
+
+static void T(run_attention)(const ic_kernels *k) {
+    static const size_t keys[] = {1, 95, 97, 200};
+    for (size_t i = 0; i < 64; i++)
+        T(run_attention_of)(k, WIDTHS[i % COUNT(WIDTHS)], keys[i % COUNT(keys)],
+                            WIDTHS[(i / 2 + 3) % COUNT(WIDTHS)], (int)(i % 32));
+    T(run_attention_of)(k, 300, 100, 3, 16); /* more queries than are packed at a time */
+}
+
 static void T(run_typed)(const ic_kernels *k) {
     T(run_draw)(k);
     T(run_activate)(k);
     T(run_moments)(k);
     T(run_chain)(k);
     T(run_softmax)(k);
+    T(run_attention)(k);
 }

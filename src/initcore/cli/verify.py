@@ -22,6 +22,7 @@ from initcore.activations import ACTIVATIONS, Activation
 from initcore.cli.common import console, progress_bar
 from initcore.reference import (
     activations,
+    attention,
     chain,
     exact_sum,
     matmul,
@@ -32,6 +33,8 @@ from initcore.reference import (
 )
 from initcore.reference.tolerances import (
     ACTIVATION_ULPS,
+    ATTENTION_BACKWARD_UNITS,
+    ATTENTION_UNITS,
     BACKWARD_UNITS,
     NORMAL_FLOOR,
     NORMAL_ULPS,
@@ -174,6 +177,7 @@ N = 8191
 FIRST = 61
 ROWS, COLUMNS = 37, 131
 BATCH, WIDTHS = 35, (67, 45, 83)
+HEAD, VALUES = 19, 21
 
 
 def every_check() -> Iterator[Check]:
@@ -192,6 +196,8 @@ def every_check() -> Iterator[Check]:
         yield _moments(dtype)
         yield from _softmax(dtype)
         yield _softmax_backward(dtype)
+        yield from _attention(dtype)
+        yield _attention_backward(dtype)
     for half in HALVES:
         yield _half(half)
     yield _exact_sums()
@@ -484,6 +490,97 @@ def _softmax_backward(dtype: str) -> Check:
             np.max(np.abs(dz - exact) / (scale * p * terms)) / _half_eps(dtype)
         ),
         BACKWARD_UNITS,
+        "u",
+    )
+
+
+def _heads(dtype: str) -> tuple[Array, Array, Array, Array]:
+    """q, k, v and a gradient by the output of one head, over more than one block of keys; the
+    first query has nothing to look at."""
+    random = np.random.default_rng(SEED)
+    shapes = (COLUMNS + 1, HEAD), (COLUMNS, HEAD), (COLUMNS, VALUES), (COLUMNS + 1, VALUES)
+    q, k, v, dout = (random.standard_normal((1, *shape)).astype(dtype) for shape in shapes)
+    return 2 * q, k, v, dout
+
+
+ONE_HEAD = np.zeros((1, 3), np.int64)
+ATTENTION_SCALE = 0.25
+
+
+def _run_attention(kernels: Kernels, spec: _core.Attention, like: Array) -> tuple[Array, Array]:
+    statistics = np.empty((len(like), _core.ATTENTION_STATISTICS))
+    output = np.empty_like(like)
+    workspace = np.empty(kernels.attention_workspace(spec), np.uint8)
+    kernels.attention(spec, 0, statistics, output, workspace, np.zeros(1, np.int32))
+    return output, statistics
+
+
+def _columns(matrices: Array) -> Array:
+    return np.ascontiguousarray(matrices.swapaxes(1, 2))
+
+
+def _attention(dtype: str) -> Iterator[Check]:
+    q, k, v, dout = _heads(dtype)
+    products = matmul.matmul(q[0], k[0])
+    scale = ATTENTION_SCALE
+    spec = _core.Attention(q, k, ONE_HEAD, scale=scale, causal=True, v=_columns(v))
+
+    def expected() -> tuple[Array, Array]:
+        p, statistics = attention.attention_statistics(products, scale, causal=True)
+        return attention.weigh(p, v[0]), statistics
+
+    # An output is a sum that may cancel; and so may a logarithm and what logits alone make.
+    p, _ = attention.attention_statistics(products, scale, causal=True)
+    terms = attention.weigh(p, np.abs(v[0]))
+    small = [name == "lse" or name.startswith("logit_") for name in attention.STATISTICS]
+    floors = {"attention": terms, "attention statistics": np.array(small, float)}
+    for part, (kernel, floor) in enumerate(floors.items()):
+        yield Check(
+            kernel,
+            dtype,
+            lambda kernels: _run_attention(kernels, spec, dout[0]),
+            expected,
+            partial(_worst_units, part, floor, _half_eps(dtype)),
+            ATTENTION_UNITS * (1 + scale * float(np.max(np.abs(products)))),
+            "u",
+        )
+
+
+def _attention_backward(dtype: str) -> Check:
+    q, k, v, dout = _heads(dtype)
+    scale = ATTENTION_SCALE
+    forward = _core.Attention(q, k, ONE_HEAD, scale=scale, causal=True, v=_columns(v))
+    begin, users = np.array([0, 1]), np.zeros(1, np.int64)
+
+    def product(kernels: Kernels) -> tuple[Array, ...]:
+        output, statistics = _run_attention(kernels, forward, dout[0])
+        prepared = np.empty((1, len(output), 3), dtype)
+        kernels.attention_prepare(forward, statistics, output, dout[0], prepared[0])
+        columns = (_columns(q), _columns(k), _columns(dout))
+        spec = _core.AttentionGradient(
+            forward, v, dout, *columns, prepared, begin, users, begin, users
+        )
+        workspace = np.empty(kernels.attention_backward_workspace(spec), np.uint8)
+        dq, dk, dv = (np.empty_like(array[0]) for array in (q, k, v))
+        dscale, cancel = np.empty(len(dq)), np.zeros(1, np.int32)
+        kernels.attention_backward(spec, 0, dq, None, dscale, workspace, cancel)
+        kernels.attention_backward(spec, 0, dk, dv, None, workspace, cancel)
+        return dq, dk, dv, np.array([np.sum(dscale)])
+
+    def distance(values: tuple[Array, ...], exacts: tuple[Array, ...]) -> float:
+        errors = [
+            np.max(np.abs(value - exact)) / np.max(np.abs(exact))
+            for value, exact in zip(values, exacts, strict=True)
+        ]
+        return float(max(errors)) / _half_eps(dtype)
+
+    return Check(
+        "attention backward",
+        dtype,
+        product,
+        lambda: attention.attention_backward(q[0], k[0], v[0], dout[0], scale, causal=True),
+        distance,
+        ATTENTION_BACKWARD_UNITS * (1 + scale * float(np.max(np.abs(q[0] @ k[0].T)))),
         "u",
     )
 

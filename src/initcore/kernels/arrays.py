@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The gate for input arrays: what is accepted, and the dtype the kernels compute in."""
+"""The gate for arguments: what is accepted, and the dtype the kernels compute in."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+# By dtype: what rounds to zero in it, and what rounds to infinity.
+_LIMITS = {FLOAT32: (2.0**-150, (2.0 - 2.0**-24) * 2.0**127), FLOAT64: (0.0, inf)}
 
 
 def check_array(argument: str, value: object) -> npt.NDArray[Any]:
@@ -39,6 +43,12 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return FLOAT64 if wide else FLOAT32
 
 
+def common_dtype(arrays: Sequence[npt.NDArray[Any]]) -> np.dtype[Any]:
+    """What several are computed in: float64 if any floating-point one is, or all are integers."""
+    floats = {a.dtype for a in arrays if a.dtype.kind not in "iub"}
+    return compute_dtype(max(floats, key=lambda d: d.itemsize)) if floats else FLOAT64
+
+
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype a result has for this input dtype: native-endian; float64 for integers."""
     if dtype.kind in "iub":
@@ -54,3 +64,67 @@ def contiguous(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite in it
         result = np.ascontiguousarray(array, dtype)
     return result if result.flags.aligned else result.copy()
+
+
+def check_number(argument: str, value: object, rule: str) -> float:
+    """A finite number as a float; `rule` says what is accepted."""
+    if type(value) is float and isfinite(value):
+        return value
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise TypeError(f"{argument}={value!r}: {rule} is accepted")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{argument}={value!r}: {rule} is accepted") from None
+    except OverflowError:
+        number = inf
+    if not isfinite(number):
+        raise ValueError(f"{argument}={value!r}: {rule} is accepted")
+    return number
+
+
+def check_softcap(softcap: object) -> float:
+    """What the kernels call softcap: 0 for None, else positive."""
+    rule = "a positive number or None"
+    cap = 0.0 if softcap is None else check_number("softcap", softcap, rule)
+    if softcap is not None and cap <= 0:
+        raise ValueError(f"softcap={softcap!r}: {rule} is accepted")
+    return cap
+
+
+def check_saturation(saturation: object) -> float:
+    """The largest probability from which a row is called saturated."""
+    rule = "a number from 0 to 1"
+    threshold = check_number("saturation", saturation, rule)
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"saturation={saturation!r}: {rule} is accepted")
+    return threshold
+
+
+def check_finite_in(real: np.dtype[Any], scale: float, softcap: float = 0.0) -> None:
+    """Refuses what is not finite, or becomes 0, when it is rounded to the dtype."""
+    smallest, largest = _LIMITS[real]
+    parameters = {"scale": scale}
+    if softcap:
+        parameters |= {"softcap": softcap, "scale/softcap": scale / softcap}
+    for argument, value in parameters.items():
+        if value != 0 and not smallest < abs(value) < largest:
+            raise ValueError(f"{argument}={value!r}: a number that {real} can hold is accepted")
+
+
+def check_mask(mask: object, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The mask, boolean or floating-point, with as many axes as the logits' `shape`, each of the
+    same length or 1."""
+    array = np.asarray(mask)
+    if isinstance(mask, np.ma.MaskedArray) or array.dtype.kind not in "bfV":
+        raise TypeError(
+            f"mask has dtype {array.dtype}: a boolean mask (True takes part) "
+            "or a floating-point one (added to the logits) is accepted"
+        )
+    check_array("mask", array)
+    own = (1,) * (len(shape) - array.ndim) + array.shape
+    if len(own) != len(shape) or any(m not in (1, n) for m, n in zip(own, shape, strict=True)):
+        raise ValueError(
+            f"mask has shape {array.shape}: one that broadcasts to {shape} is accepted"
+        )
+    return array.reshape(own)

@@ -16,7 +16,7 @@ from ..activations import Activation
 from ..activations import activation as parse_activation
 from ..results.layers import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
-from .arrays import FLOAT64, check_array, compute_dtype, contiguous
+from .arrays import check_array, common_dtype, compute_dtype, contiguous
 
 # A trial of more multiplications may take over 10 ms: Ctrl-C should not wait for it.
 _LONG_PRODUCTS = 2e8
@@ -221,7 +221,7 @@ def _operands(
     activations = layer_activations(activation, last, n_layers)
     widths = _widths(inputs, matrices, vectors)
     every = [inputs, *matrices, *vectors, also]
-    dtype = _common_dtype([array for array in every if array is not None])
+    dtype = common_dtype([array for array in every if array is not None])
     lead = _leading_shape(inputs, matrices, vectors)
 
     def per_trial(array: npt.NDArray[Any], core: int) -> npt.NDArray[Any]:
@@ -453,11 +453,6 @@ def _leading_shape(
         raise ValueError(
             f"the leading axes of x, weights and biases {shapes} do not broadcast"
         ) from None
-
-
-def _common_dtype(arrays: list[npt.NDArray[Any]]) -> np.dtype[Any]:
-    floats = {a.dtype for a in arrays if a.dtype.kind not in "iub"}
-    return compute_dtype(max(floats, key=lambda d: d.itemsize)) if floats else FLOAT64
 
 
 def _rows(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

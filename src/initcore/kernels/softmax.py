@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,40 +13,20 @@ from .. import _core
 from ..dtypes import find_dtype
 from ..results.softmax_rows import SoftmaxRows
 from ..streams import blocks, check_output, parallel, resolve_threads
-from .arrays import check_array, compute_dtype, contiguous, native
+from .arrays import (
+    check_array,
+    check_finite_in,
+    check_mask,
+    check_number,
+    check_saturation,
+    check_softcap,
+    compute_dtype,
+    contiguous,
+    native,
+)
 
 # Rows handed to a thread at a time: enough work to hide the hand-over, little enough scratch.
 _BLOCK_ELEMENTS = 1 << 18
-
-
-# By dtype: what rounds to zero in it, and what rounds to infinity.
-_LIMITS = {
-    np.dtype(np.float32): (2.0**-150, (2.0 - 2.0**-24) * 2.0**127),
-    np.dtype(np.float64): (0.0, inf),
-}
-
-
-def _number(argument: str, value: object, rule: str) -> float:
-    if type(value) is float and isfinite(value):
-        return value
-    if isinstance(value, (bool, np.bool_, str, bytes)):
-        raise TypeError(f"{argument}={value!r}: {rule} is accepted")
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise TypeError(f"{argument}={value!r}: {rule} is accepted") from None
-    except OverflowError:
-        number = inf
-    if not isfinite(number):
-        raise ValueError(f"{argument}={value!r}: {rule} is accepted")
-    return number
-
-
-def _finite_in(real: np.dtype[Any], argument: str, value: float) -> None:
-    """Refuses a parameter that is not finite, or no longer positive, once rounded to the dtype."""
-    smallest, largest = _LIMITS[real]
-    if value != 0 and not smallest < abs(value) < largest:
-        raise ValueError(f"{argument}={value!r}: a number that {real} can hold is accepted")
 
 
 def _last(array: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
@@ -62,19 +42,8 @@ def _mask(
     mask: object, z: npt.NDArray[Any], axis: int, real: np.dtype[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """The mask's own rows (m, n), uint8 or `real`, and which of them each row of z has."""
-    array = np.asarray(mask)
-    if isinstance(mask, np.ma.MaskedArray) or array.dtype.kind not in "bfV":
-        raise TypeError(
-            f"mask has dtype {array.dtype}: a boolean mask (True takes part) "
-            "or a floating-point one (added to the logits) is accepted"
-        )
-    check_array("mask", array)
-    shape = (1,) * (z.ndim - array.ndim) + array.shape
-    if len(shape) != z.ndim or any(m not in (1, n) for m, n in zip(shape, z.shape, strict=True)):
-        raise ValueError(
-            f"mask has shape {array.shape}: one that broadcasts to {z.shape} is accepted"
-        )
-    own, rows = _last(array.reshape(shape), axis), _last(z, axis)
+    array = check_mask(mask, z.shape)
+    own, rows = _last(array, axis), _last(z, axis)
     lead = own.shape[:-1]
     dtype = np.dtype(np.uint8) if array.dtype.kind == "b" else real
     entries = contiguous(np.broadcast_to(own, (*lead, rows.shape[-1])), dtype)
@@ -123,13 +92,9 @@ def softmax(
     """
     logits = check_array("z", z)
     axis = _axis(axis)
-    scale = _number("scale", scale, "a finite number")
-    cap = 0.0 if softcap is None else _number("softcap", softcap, "a positive number or None")
-    if softcap is not None and cap <= 0:
-        raise ValueError(f"softcap={softcap!r}: a positive number or None is accepted")
-    threshold = _number("saturation", saturation, "a number from 0 to 1")
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"saturation={saturation!r}: a number from 0 to 1 is accepted")
+    scale = check_number("scale", scale, "a finite number")
+    cap = check_softcap(softcap)
+    threshold = check_saturation(saturation)
     rows = _last(logits, axis)
     if causal and (logits.ndim < 2 or axis % logits.ndim != logits.ndim - 1):
         raise ValueError(
@@ -139,10 +104,7 @@ def softmax(
     lead, n = rows.shape[:-1], rows.shape[-1]
     dtype = native(logits.dtype)
     real = compute_dtype(logits.dtype)
-    _finite_in(real, "scale", scale)
-    if softcap is not None:
-        _finite_in(real, "softcap", cap)
-        _finite_in(real, "scale/softcap", scale / cap)
+    check_finite_in(real, scale, cap)
     entries, which = (None, None) if mask is None else _mask(mask, logits, axis, real)
     keep = entries if entries is not None and entries.dtype == np.uint8 else None
     bias = entries if keep is None else None
@@ -169,7 +131,7 @@ def softmax(
         if not direct:
             target[...] = block_p.reshape(target.shape)
 
-    pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
+    pieces = list(blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1)))) if n else []
     parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return p, SoftmaxRows.from_statistics(statistics, threshold)
 
@@ -204,9 +166,9 @@ def softmax_backward(
     if native(gradient.dtype) != dtype:
         raise TypeError(f"dp has dtype {gradient.dtype}: p's dtype {dtype} is accepted")
     axis = _axis(axis)
-    scale = _number("scale", scale, "a finite number")
+    scale = check_number("scale", scale, "a finite number")
     real = compute_dtype(dtype)
-    _finite_in(real, "scale", scale)
+    check_finite_in(real, scale)
     rows, gradients = _last(probabilities, axis), _last(gradient, axis)
     lead, n = rows.shape[:-1], rows.shape[-1]
     shape = probabilities.shape
@@ -225,7 +187,7 @@ def softmax_backward(
         if not direct:
             target[...] = block_dz.reshape(target.shape)
 
-    pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
+    pieces = list(blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1)))) if n else []
     parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return dz
 

@@ -17,6 +17,10 @@ TRUNCATED_FLOOR = 0.25
 
 # of p and the statistics in units of eps/2·(1 + |t|), t the largest logit, csrc/softmax.h
 SOFTMAX_UNITS = 6.0
+# of the statistics of attention, likewise, given the products; csrc/attention.h
+ATTENTION_UNITS = 8.0
+# of its gradients likewise, relative to the largest of each
+ATTENTION_BACKWARD_UNITS = 32.0
 # of dz in units of eps/2, relative to the terms of the difference that it is
 BACKWARD_UNITS = 8.0
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,11 +45,15 @@ class SoftmaxSummary(Record):
     jacobian_norm: float
 
     def __str__(self) -> str:
+        means = (f"{name} {number(getattr(self, name))}" for name in _ROW_STATISTICS)
+        return f"{self.counts()}\nmeans: {', '.join(means)}"
+
+    def counts(self) -> str:
+        """``4 rows, 1 masked, 0 nonfinite, 2 saturated``."""
         counts = f"{self.rows} rows"
         for name in ("masked", "nonfinite", "saturated"):
             counts += f", {getattr(self, name + '_rows')} {name}"
-        means = (f"{name} {number(getattr(self, name))}" for name in _ROW_STATISTICS)
-        return f"{counts}\nmeans: {', '.join(means)}"
+        return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +80,9 @@ class SoftmaxRows(Record):
     saturated: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        for name in _ROW_STATISTICS:
-            object.__setattr__(self, name, frozen(getattr(self, name)))
-        object.__setattr__(self, "saturated", frozen(self.saturated, np.bool_))
+        for f in fields(self):
+            dtype = np.bool_ if f.name == "saturated" else np.float64
+            object.__setattr__(self, f.name, frozen(getattr(self, f.name), dtype))
 
     @classmethod
     def from_statistics(cls, statistics: ArrayLike, threshold: float) -> Self:
@@ -104,15 +108,17 @@ class SoftmaxRows(Record):
 
         The sums are exact, so the order of rows does not matter.
         """
-        columns = [np.ravel(getattr(self, name)) for name in _ROW_STATISTICS]
-        means = _exact_means(np.stack(columns, axis=1))
-        return SoftmaxSummary(
-            rows=self.lse.size,
-            masked_rows=int(np.sum(self.lse == -np.inf)),
-            nonfinite_rows=int(np.sum(np.isnan(self.lse))),
-            saturated_rows=int(np.sum(self.saturated)),
-            **dict(zip(_ROW_STATISTICS, means, strict=True)),
-        )
+        return SoftmaxSummary(**self._counts_and_means(_ROW_STATISTICS))
+
+    def _counts_and_means(self, names: tuple[str, ...]) -> dict[str, Any]:
+        columns = [np.ravel(getattr(self, name)) for name in names]
+        return {
+            "rows": self.lse.size,
+            "masked_rows": int(np.sum(self.lse == -np.inf)),
+            "nonfinite_rows": int(np.sum(np.isnan(self.lse))),
+            "saturated_rows": int(np.sum(self.saturated)),
+            **dict(zip(names, _exact_means(np.stack(columns, axis=1)), strict=True)),
+        }
 
     def __str__(self) -> str:
         return str(self.summary())
