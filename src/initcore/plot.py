@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from initcore.results.attention import AttentionPropagation
 from initcore.results.propagation import Propagation
 
 try:
@@ -27,7 +28,7 @@ except ModuleNotFoundError as missing:
         "plots need matplotlib: pip install 'initcore[plot]'", name=missing.name
     ) from missing
 
-__all__ = ["SUFFIXES", "check_path", "propagation"]
+__all__ = ["SUFFIXES", "attention", "check_path", "propagation"]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -85,6 +86,57 @@ def propagation(
             color=colour,
             annotation_clip=False,
         )
+    if path is not None:
+        figure.savefig(path, dpi=200)
+    return figure
+
+
+def attention(
+    results: Sequence[AttentionPropagation], path: str | os.PathLike[str] | None = None
+) -> Figure:
+    """What one or several scalings do to the softmax rows, a line each, theory as a bar.
+
+    On the left the logits' standard deviation in a row, on a logarithmic axis; on the right how
+    many keys a row looks at, 1/Σp² as a share of the keys. A line without a point has none to show.
+
+    ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
+    """
+    if path is not None:
+        path = check_path(path)
+    labels = [result.label for result in results]
+    height = 1.3 + 0.3 * len(labels)
+    figure = Figure(figsize=(5.6 + 0.075 * max(map(len, labels)), height), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    places = np.arange(len(labels))
+    for axes, values, theory, words in (
+        (
+            left,
+            [math.sqrt(result.rows.logit_var) for result in results],
+            [math.sqrt(result.theory.rows.logit_var) for result in results],
+            "standard deviation of a row's logits",
+        ),
+        (
+            right,
+            [result.rows.keys_share for result in results],
+            [math.nan] * len(labels),
+            "effective keys, as a share of all",
+        ),
+    ):
+        shown = np.array(values)
+        if axes is left:
+            shown = _visible(shown)
+            axes.set_xscale("log")
+        colours = [_PALETTE[number % len(_PALETTE)] for number in range(len(labels))]
+        axes.scatter(shown, places, c=colours, s=36, zorder=3)
+        axes.scatter(theory, places, marker="|", c=_THEORY, s=120, zorder=4)
+        axes.set_xlabel(words)
+        axes.grid(axis="x", color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    right.set_xlim(0, 1.02)
+    left.set_yticks(places, labels)
+    left.invert_yaxis()
+    left.set_title(results[0].setting, loc="left", fontsize=_LABEL_SIZE, color="0.3")
     if path is not None:
         figure.savefig(path, dpi=200)
     return figure
