@@ -502,3 +502,108 @@ class TestResults:
         assert "q normalized" not in str(run())
         one = str(run(trials=1))
         assert "±" not in one.replace("± s.e.", "")
+
+
+class TestComparison:
+    def compare(self, *scalings, **arguments):
+        return ic.compare_scalings(scalings, **{**SMALL, "trials": 3, **arguments})
+
+    def test_common_random_numbers(self):
+        comparison = self.compare("sqrt_dk", ic.scaling.dk(), seed=4)
+        assert comparison[0].equals(run(seed=4))
+        # The scale is 1/√16 and 1/16: raw logits are the same numbers.
+        a, b = (result.forward for result in comparison)
+        assert a.q == b.q
+        assert a.raw_logits == pytest.approx(b.raw_logits, rel=1e-6)
+
+    def test_table_and_verdicts(self):
+        comparison = self.compare(
+            "sqrt_dk", "none", "constant(0)", d_model=128, seq=32, backward=True
+        )
+        heading, *rows = comparison.table()
+        assert heading[:3] == ["scaling", "logit var", "theory"]
+        assert [row[0] for row in rows] == ["sqrt_dk()", "none()", "constant(c=0)"]
+        assert {len(row) for row in rows} == {len(heading)}
+        assert comparison.reference is comparison[0]
+        first, second, third = comparison.verdicts()
+        assert "the gradient" not in first
+        ratio = math.sqrt(comparison[1].backward.q / comparison[0].backward.q)
+        assert f"the gradient to q is {ratio:.2g}" in second
+        assert third.endswith("the gradient to q is 0 of sqrt_dk()'s")
+        assert str(comparison).splitlines()[0] == comparison[0].setting
+        assert "<table>" in comparison._repr_html_()
+
+    def test_costs_are_measured_beside_each_other(self):
+        comparison = self.compare("none", "qk_norm", d_model=256, seq=32)
+        plain, normed = comparison.seconds
+        assert 0 < plain < normed  # the norms are three passes over q and k more
+        assert comparison.table()[1][-1] == "×1.00"
+        assert comparison.equals(type(comparison)(comparison.results, (1.0, 1.0)))
+
+    def test_files(self, tmp_path):
+        comparison = self.compare("sqrt_dk", "learned(2)")
+        comparison.save(tmp_path / "a.json")
+        loaded = ic.ScalingComparison.load(tmp_path / "a.json")
+        assert loaded.equals(comparison)
+        assert loaded.seconds == comparison.seconds
+        for damage in ({"results": []}, {"seconds": [1.0]}, {"results": [{}]}):
+            with pytest.raises(ValueError, match="initcore"):
+                ic.ScalingComparison.from_dict({**comparison.to_dict(), **damage})
+
+    def test_progress_counts_all_of_it(self):
+        seen = []
+        self.compare("dk", "none", progress=lambda done, total: seen.append((done, total)))
+        assert seen[-1] == (6, 6)
+        assert sorted(seen) == seen
+
+    @pytest.mark.parametrize("scalings", [[], "dk", None])
+    def test_what_is_no_list(self, scalings):
+        with pytest.raises((ValueError, TypeError), match="scalings must be a list"):
+            ic.compare_scalings(scalings, **SMALL)
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("change", "error", "words"),
+        [
+            ({"d_model": 0}, ValueError, "d_model must be a positive integer; got 0"),
+            ({"n_heads": 3}, ValueError, "n_heads must divide d_model unless d_k is given; got 3"),
+            ({"n_heads": 1.5}, TypeError, "n_heads must be a positive integer; got 1.5"),
+            ({"seq": -1}, ValueError, "seq"),
+            ({"batch": True}, TypeError, "batch"),
+            ({"d_k": 0}, ValueError, "d_k must be a positive integer"),
+            ({"scaling": "sqrt"}, ValueError, "scaling must be one of"),
+            ({"scaling": None}, TypeError, "scaling must be a specification"),
+            ({"init": "no"}, ValueError, "initializer must be one of"),
+            ({"init": ["zeros"] * 3}, ValueError, "init must be one, or a list of 4"),
+            ({"init": "dirac"}, ValueError, "dirac"),
+            ({"norm": "batch"}, ValueError, "norm must be 'rms', 'layer' or None; got 'batch'"),
+            ({"norm": 1}, TypeError, "norm must be"),
+            ({"x_std": -1}, ValueError, "x_std must not be negative, got -1"),
+            ({"x_std": math.nan}, ValueError, "x_std"),
+            ({"correlation": 1.1}, ValueError, "correlation must be from 0 to 1; got 1.1"),
+            ({"correlation": -0.1}, ValueError, "correlation must not be negative"),
+            ({"causal": 1}, TypeError, "causal must be True or False; got 1"),
+            ({"backward": "yes"}, TypeError, "backward must be True or False"),
+            ({"trials": 0}, ValueError, "trials must be a positive integer"),
+            ({"trials": range(4, 2)}, ValueError, "trials must be a range"),
+            ({"seed": -1}, ValueError, "seed"),
+            ({"threads": 0}, ValueError, "threads"),
+            ({"executor": 3}, TypeError, "executor must be"),
+            ({"progress": 3}, TypeError, "progress must be"),
+        ],
+    )
+    def test_refusals(self, change, error, words):
+        with pytest.raises(error, match=words):
+            run(**change)
+
+    def test_keywords_only(self):
+        with pytest.raises(TypeError):
+            ic.propagate_attention(512)
+
+    def test_it_stops_within_a_trial(self):
+        def progress(done, total):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(trials=10000, threads=2, progress=progress)

@@ -22,7 +22,7 @@ try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, NullFormatter
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "plots need matplotlib: pip install 'initcore[plot]'", name=missing.name
@@ -104,39 +104,38 @@ def attention(
     if path is not None:
         path = check_path(path)
     labels = [result.label for result in results]
-    height = 1.3 + 0.3 * len(labels)
-    figure = Figure(figsize=(5.6 + 0.075 * max(map(len, labels)), height), layout="constrained")
+    figure = Figure(figsize=(7.2, 1.5 + 0.3 * len(labels)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     places = np.arange(len(labels))
-    for axes, values, theory, words in (
-        (
-            left,
-            [math.sqrt(result.rows.logit_var) for result in results],
-            [math.sqrt(result.theory.rows.logit_var) for result in results],
-            "standard deviation of a row's logits",
-        ),
-        (
-            right,
+    colours = [_PALETTE[number % len(_PALETTE)] for number in range(len(labels))]
+    std, predicted, keys = (
+        _visible(np.array(values))
+        for values in (
+            [result.rows.logit_var**0.5 for result in results],
+            [result.theory.rows.logit_var**0.5 for result in results],
             [result.rows.keys_share for result in results],
-            [math.nan] * len(labels),
-            "effective keys, as a share of all",
-        ),
-    ):
-        shown = np.array(values)
-        if axes is left:
-            shown = _visible(shown)
-            axes.set_xscale("log")
-        colours = [_PALETTE[number % len(_PALETTE)] for number in range(len(labels))]
-        axes.scatter(shown, places, c=colours, s=36, zorder=3)
-        axes.scatter(theory, places, marker="|", c=_THEORY, s=120, zorder=4)
-        axes.set_xlabel(words)
+        )
+    )
+    left.scatter(std, places, c=colours, s=36, zorder=3)
+    left.scatter(predicted, places, marker="|", c=_THEORY, s=120, zorder=4)
+    left.set_xscale("log")
+    left.xaxis.set_minor_formatter(NullFormatter())
+    shown = std[np.isfinite(std)]
+    if shown.size:  # whole decades, which are what is labelled
+        decades = np.floor(np.log10(0.9 * shown.min())), np.ceil(np.log10(1.1 * shown.max()))
+        left.set_xlim(*(10.0 ** np.clip(decades, -307, 308)))
+    left.set_xlabel("standard deviation of a row's logits")
+    left.set_yticks(places, labels)
+    left.invert_yaxis()
+    right.scatter(keys, places, c=colours, s=36, zorder=3)
+    right.set_xlim(0, 1.03)
+    right.set_xlabel("effective keys, as a share of all")
+    right.tick_params(axis="y", length=0)
+    for axes in (left, right):
         axes.grid(axis="x", color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    right.set_xlim(0, 1.02)
-    left.set_yticks(places, labels)
-    left.invert_yaxis()
-    left.set_title(results[0].setting, loc="left", fontsize=_LABEL_SIZE, color="0.3")
+    figure.suptitle(results[0].setting, x=0.01, ha="left", fontsize=_LABEL_SIZE, color="0.3")
     if path is not None:
         figure.savefig(path, dpi=200)
     return figure

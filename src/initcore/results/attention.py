@@ -25,7 +25,7 @@ from initcore.results.records import (
     plain,
     save,
 )
-from initcore.results.text import html_table, measured, number, plus_minus, share, text_table
+from initcore.results.text import html_table, measured, number, share, text_table
 from initcore.scaling import Effect, Sizes, scaling
 from initcore.streams import check_seed
 
@@ -366,7 +366,8 @@ class AttentionPropagation(Record):
         ]
         return ", ".join(words)
 
-    def _tables(self) -> list[list[list[str]]]:
+    def tables(self) -> list[list[list[str]]]:
+        """Links, rows and, if there are any, gradients by the scale: tables with a heading."""
         std, predicted = self.forward.std, self.theory.forward.std
         assert std.se is not None
         links = [["", "std ± s.e.", "predicted"]]
@@ -410,13 +411,13 @@ class AttentionPropagation(Record):
         return table
 
     def __str__(self) -> str:
-        first, *others = self._tables()
+        first, *others = self.tables()
         parts = [text_table(self.title, first, "")]
         parts += [text_table("", table, "") for table in others]
         return "\n\n".join(parts) + "\n\n" + self.verdict
 
     def _repr_html_(self) -> str:
-        first, *others = self._tables()
+        first, *others = self.tables()
         tables = [html_table(self.title, first, ""), *(html_table("", t, "") for t in others)]
         return "".join(tables) + html_table("", [[self.verdict]], "")
 
@@ -553,7 +554,10 @@ class ScalingComparison(Record, Sequence[AttentionPropagation]):
         return next((result for result in self if result.outcome == "comfortable"), None)
 
     def table(self) -> list[list[str]]:
-        """A heading, and a row a scaling: measured means and, beside each, the theory's."""
+        """A heading, and a row a scaling: measured means and, beside each, the theory's.
+
+        The last column is ``seconds`` beside the least of them.
+        """
         heading = ["scaling", "logit var", "theory"]
         heading += ["entropy", "theory", "Σp²", "theory", "max p", "theory", "one-hot"]
         gradients = self[0].backward is not None
@@ -563,8 +567,9 @@ class ScalingComparison(Record, Sequence[AttentionPropagation]):
         for result, seconds in zip(self, self.seconds, strict=True):
             row = [result.label]
             for name in ("logit_var", "entropy", "sum_sq", "max_prob"):
-                value, se = getattr(result.rows, name), getattr(result.rows.se, name)
-                row += [plus_minus(value, se), number(getattr(result.theory.rows, name))]
+                row += [
+                    number(getattr(side, name), 3) for side in (result.rows, result.theory.rows)
+                ]
             row.append(share(result.rows.saturated_fraction))
             if result.backward is not None:
                 row.append(number(_root(result.backward.q), 3))
