@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+import atexit
+import io
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import astuple, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +23,12 @@ from initcore import _core, streams
 
 from . import peers
 from .measure import (
+    MS,
     NS,
     OURS,
     US,
     Case,
     Contender,
-    NotBuilt,
     Settings,
     Unavailable,
     extra,
@@ -60,6 +67,7 @@ def cases(settings: Settings) -> Iterator[Case]:
         return Case(
             name,
             f"{work}, {many} into `out=`",
+            MS,
             NS,
             partial(_draws, law, dtype, n, threads),
             targets,
@@ -82,6 +90,23 @@ def cases(settings: Settings) -> Iterator[Case]:
         takes(1.5, OUR_NORMAL),
     )
     yield case("bfloat16", "bfloat16 normal", "normal", "bfloat16", threads, faster(4, "torch"))
+    side = settings.sizes.columns
+    yield Case(
+        "orthogonal",
+        f"orthogonal, {side}×{side}, float32",
+        MS,
+        partial(_orthogonal, side),
+        (takes(1.3, "numpy.linalg.qr"),),
+    )
+    yield Case(
+        "file",
+        f"bfloat16 normal, {many} into a file, `initcore draw`",
+        MS,
+        NS,
+        partial(_file, n, threads),
+        (),
+        threads,
+    )
     yield Case(
         "small-draw",
         "a 64×64 normal, call included",
@@ -95,10 +120,7 @@ def _initializer(law: str) -> ic.Initializer:
     if law == "uniform":
         return ic.uniform(-1.0, 1.0)
     if law == "truncated":
-        if not hasattr(ic, "truncated_normal"):
-            raise NotBuilt
-        truncated: ic.Initializer = ic.truncated_normal(corrected=False)
-        return truncated
+        return ic.truncated_normal(corrected=False)
     return ic.normal()
 
 
@@ -106,12 +128,8 @@ def _ours(law: str, dtype: str, n: int, threads: int) -> Draw:
     init = _initializer(law)
     try:
         out = init((n,), seed=0, name="bench", dtype=dtype, threads=threads)
-    except TypeError:
-        if dtype != "bfloat16":
-            raise
-        if peers.find("ml_dtypes") is None:
-            raise Unavailable("bfloat16 arrays need ml_dtypes: pip install ml_dtypes") from None
-        raise NotBuilt from None
+    except ModuleNotFoundError as error:
+        raise Unavailable(str(error)) from None
     return Draw(lambda: init((n,), seed=0, name="bench", out=out, threads=threads), lambda: out)
 
 
@@ -199,6 +217,52 @@ def _numba(numba: Any, law: str, n: int) -> Draw:
                 out[i] = 2 * np.random.random() - 1
 
     return Draw(lambda: fill(out), lambda: out)
+
+
+def _orthogonal(side: int) -> list[Contender]:
+    """Beside the decomposition alone, in float64 as ours is, of normals that are there already."""
+    init, out = ic.orthogonal(), np.empty((side, side), np.float32)
+    normals = np.random.default_rng(0).standard_normal((side, side))
+    init((side, side), seed=0, name="bench", out=out)
+    error = np.abs(out @ out.T - np.eye(side)).max()
+    require(error < 1e-5, f"orthogonal rows are off by {error}")
+    return [
+        Contender(OURS, lambda: init((side, side), seed=0, name="bench", out=out)),
+        Contender("numpy.linalg.qr", lambda: np.linalg.qr(normals)),
+    ]
+
+
+def _file(n: int, threads: int) -> list[Contender]:
+    """Beside the drawing alone and the writing of as many bytes alone, to the disk both."""
+    if peers.find("typer") is None or peers.find("ml_dtypes") is None:
+        raise Unavailable("the command line needs its extra: pip install '.[cli]'")
+    from initcore.cli import main
+
+    directory = Path(tempfile.mkdtemp(prefix="initcore-bench-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    words = ("--init", "normal", "--dtype", "bfloat16", "--threads", str(threads))
+    drawn = ic.normal()((n,), seed=0, name="w", dtype="bfloat16")
+
+    def ours() -> None:
+        with redirect_stdout(io.StringIO()):
+            code = main(["draw", "--out", str(directory / "w.npy"), "--shape", str(n), *words])
+        require(code == 0, f"initcore draw failed: {code}")
+
+    def write() -> None:
+        with (directory / "bytes").open("wb") as file:
+            file.write(drawn.view(np.uint8).data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    ours()
+    found = np.load(directory / "w.npy").view(np.uint16)
+    require(np.array_equal(found, drawn.view(np.uint16)), "the file is not the tensor")
+    draw = partial(ic.normal(), (n,), seed=0, name="w", out=drawn, threads=threads)
+    return [
+        Contender(OURS, ours, float(n)),
+        Contender("drawing alone", draw, float(n)),
+        Contender("writing alone", write, float(n)),
+    ]
 
 
 def _small() -> list[Contender]:

@@ -18,6 +18,12 @@ enum { IC_SLAB_BYTES = 96 << 10, IC_SLAB_OUTPUT_BYTES = 512 << 10 };
 /* Row strides that are a multiple of this put all rows of a tile into one cache set. */
 enum { IC_CACHE_WAY_BYTES = 4096 };
 
+/* Drawn weights up to this size are kept for the backward pass: with more, drawing them again is as
+ * fast as fetching them from memory. */
+#ifndef IC_KEPT_BYTES
+#define IC_KEPT_BYTES ((size_t)4 << 20)
+#endif
+
 /* Buffers begin on cache lines. */
 enum { IC_LINE_BYTES = 64 };
 static inline size_t chain_round_up(size_t n, size_t multiple) {
@@ -25,19 +31,13 @@ static inline size_t chain_round_up(size_t n, size_t multiple) {
 }
 #endif
 
-/* Where buffers lie in a workspace, in elements. */
-typedef struct {
-  size_t activations; /* each of the two */
-  size_t slab, bias, total;
-} R(chain_layout);
-
 /* Between panels of n features lies one line of padding: a unit's panels would otherwise be a
  * power of two apart at the usual widths, all in one cache set. */
 IC_INLINE size_t R(chain_panel)(size_t n) { return 16 * (n + 1); }
 
 /* The most rows a slab of a layer has, a multiple of the tile. */
-static size_t R(chain_slab_most)(const ic_layer *layer, size_t batch) {
-  const size_t row = layer->n_in ? layer->n_in : 1, column = batch ? batch : 1;
+static size_t R(chain_slab_most)(size_t n_in, size_t batch) {
+  const size_t row = n_in ? n_in : 1, column = batch ? batch : 1;
   size_t rows = IC_SLAB_BYTES / sizeof(real) / row;
   const size_t most = IC_SLAB_OUTPUT_BYTES / sizeof(real) / column;
   if (rows > most) rows = most;
@@ -49,20 +49,83 @@ static size_t R(chain_slab_stride)(size_t n_in) {
   return n_in * sizeof(real) % IC_CACHE_WAY_BYTES ? n_in : n_in + IC_LINE_BYTES / sizeof(real);
 }
 
+/* State l is the input of layer l, state n_layers the last activation. */
+static size_t R(chain_state_size)(const ic_chain *c, size_t l) {
+  const size_t n = l ? c->layers[l - 1].n_out : c->layers[0].n_in;
+  return chain_round_up((c->batch + 15) / 16 * R(chain_panel)(n), IC_LINE_BYTES / sizeof(real));
+}
+
+/* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well, narrow enough for a block of
+ * many rows to fit a slab, and for its outputs to stay in the second cache level. */
+static size_t R(strip_columns)(size_t batch) {
+  const size_t columns = IC_SLAB_OUTPUT_BYTES / sizeof(real) / (batch ? batch : 1) / 64 * 64;
+  return columns < 64 ? 64 : columns > 256 ? 256 : columns;
+}
+
+/* Rows of W whose gradients fit a slab, and the gradients of whose outputs fit one, too. */
+static size_t R(gradient_rows)(size_t n_in, size_t batch) {
+  const size_t widest = n_in > batch ? n_in : batch, row = widest ? widest : 1;
+  const size_t rows = IC_SLAB_BYTES / sizeof(real) / row / IC_TILE_ROWS * IC_TILE_ROWS;
+  return rows ? rows : IC_TILE_ROWS;
+}
+
+/* Where buffers begin in a workspace, in elements. A thread's own: the slab, at 0, the biases of
+ * its rows, and for the backward pass a layer's inputs and some rows of gradients, both with the
+ * batch along k, and a sum of squares an input. A trial's: two states in turn or, for the backward pass, all of them, the slopes
+ * phi' of all but the input, two states' gradients in turn, and weights. */
+typedef struct {
+  size_t bias, inputs, rows, squares, states, slopes, gradients, kept, total;
+  size_t widest; /* elements of the largest state */
+} R(chain_layout);
+
+/* Elements of the drawn weights kept for the backward pass, of layers l and above: as many as fit,
+ * the last layers first, which are the first to be needed. *kept: layer l is the last of them. */
+static size_t R(chain_keep)(const ic_chain *c, size_t l, int *kept) {
+  size_t sum = 0;
+  *kept = 0;
+  for (size_t j = c->backward ? c->n_layers : l; j-- > l;) {
+    const ic_layer *layer = c->layers + j;
+    const size_t size = layer->n_out * R(chain_slab_stride)(layer->n_in);
+    *kept = !layer->weight.data && sum + size <= IC_KEPT_BYTES / sizeof(real);
+    if (*kept) sum += size;
+  }
+  return sum;
+}
+
 static R(chain_layout) R(chain_plan)(const ic_chain *c) {
-  const size_t line = IC_LINE_BYTES / sizeof(real), panels = (c->batch + 15) / 16;
-  size_t widest = c->layers[0].n_in, bias = 0, slab = IC_SLAB_BYTES / sizeof(real);
+  const size_t line = IC_LINE_BYTES / sizeof(real), batch = 16 * ((c->batch + 15) / 16);
+  size_t bias = 0, slab = IC_SLAB_BYTES / sizeof(real), inputs = 0, rows = 0, squares = 0;
+  size_t all = R(chain_state_size)(c, 0), widest = all;
   for (size_t l = 0; l < c->n_layers; l++) {
     const ic_layer *layer = c->layers + l;
-    const size_t rows = R(chain_slab_most)(layer, c->batch);
-    const size_t drawn = rows * R(chain_slab_stride)(layer->n_in);
-    if (layer->n_out > widest) widest = layer->n_out;
-    if (layer->has_bias && !layer->bias.data && rows > bias) bias = rows;
+    const size_t drawn_rows = R(chain_slab_most)(layer->n_in, c->batch);
+    const size_t drawn = drawn_rows * R(chain_slab_stride)(layer->n_in);
+    const size_t state = R(chain_state_size)(c, l + 1), panels = (layer->n_in + 15) / 16;
+    if (state > widest) widest = state;
+    all += state;
+    if (layer->has_bias && !layer->bias.data && drawn_rows > bias) bias = drawn_rows;
     if (!layer->weight.data && drawn > slab) slab = drawn;
+    if (!c->backward) continue;
+    const size_t most = R(gradient_rows)(layer->n_in, c->batch);
+    if (panels * R(chain_panel)(most) > slab) slab = panels * R(chain_panel)(most);
+    if (panels * R(chain_panel)(batch) > inputs) inputs = panels * R(chain_panel)(batch);
+    if (most > rows) rows = most;
+    if (16 * panels > squares) squares = 16 * panels;
   }
-  R(chain_layout) plan = {chain_round_up(panels * R(chain_panel)(widest), line),
-                          chain_round_up(slab, line), chain_round_up(bias, line), 0};
-  plan.total = 2 * plan.activations + plan.slab + plan.bias;
+  R(chain_layout) plan = {.bias = chain_round_up(slab, line), .widest = widest};
+  plan.inputs = plan.bias + chain_round_up(bias, line);
+  plan.rows = plan.inputs + inputs;
+  plan.squares = plan.rows + chain_round_up(rows * R(chain_slab_stride)(batch), line);
+  plan.states = plan.squares + squares * (sizeof(double) / sizeof(real));
+  if (!c->backward) {
+    plan.total = plan.states + 2 * widest;
+    return plan;
+  }
+  int kept;
+  plan.slopes = plan.states + all;
+  plan.gradients = plan.slopes + all - R(chain_state_size)(c, 0);
+  plan.kept = plan.gradients + 2 * widest;
+  plan.total = plan.kept + R(chain_keep)(c, 0, &kept);
   return plan;
 }
 
@@ -76,13 +139,36 @@ static real *R(chain_aligned)(void *workspace) {
   return (real *)((char *)workspace + (chain_round_up(address, IC_LINE_BYTES) - address));
 }
 
-/* The input (batch, n), into the workspace's panels; drawn in runs through its slab.
- * Domain, error and determinism: those of `chain`. */
-static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
-                           void *workspace) {
-  const size_t n = c->layers[0].n_in, panel = R(chain_panel)(n), rest = c->batch % 16;
-  const R(chain_layout) plan = R(chain_plan)(c);
-  real *x = R(chain_aligned)(workspace), *scratch = x + 2 * plan.activations;
+/* State l in a trial's workspace, and the slopes of the layer that it comes from, l > 0. */
+static real *R(chain_state)(const ic_chain *c, const R(chain_layout) * plan, void *shared,
+                            size_t l) {
+  real *at = R(chain_aligned)(shared) + plan->states;
+  if (!c->backward) return at + l % 2 * plan->widest;
+  for (size_t j = 0; j < l; j++) at += R(chain_state_size)(c, j);
+  return at;
+}
+static real *R(chain_slope)(const ic_chain *c, const R(chain_layout) * plan, void *shared,
+                            size_t l) {
+  const size_t before = plan->slopes - plan->states - R(chain_state_size)(c, 0);
+  return R(chain_state)(c, plan, shared, l) + before;
+}
+
+/* Where the weights of layer l are kept; NULL if they are not. */
+static real *R(chain_kept)(const ic_chain *c, const R(chain_layout) * plan, void *shared,
+                           size_t l) {
+  const ic_layer *layer = c->layers + l;
+  int kept;
+  const size_t end = R(chain_keep)(c, l, &kept);
+  if (!kept) return NULL;
+  const size_t begin = end - layer->n_out * R(chain_slab_stride)(layer->n_in);
+  return R(chain_aligned)(shared) + plan->kept + begin;
+}
+
+/* A source (batch, n) into panels; drawn in runs through scratch of a slab's size. */
+static void R(chain_fill)(const ic_kernels *k, const ic_chain *c, const ic_source *source,
+                          uint64_t trial, size_t n, real *x, real *scratch) {
+  const size_t panel = R(chain_panel)(n), rest = c->batch % 16;
+  const size_t run = IC_SLAB_BYTES / sizeof(real);
   if (rest) memset(x + c->batch / 16 * panel, 0, 16 * n * sizeof(real));
   size_t drawn = 0, end = 0; /* scratch holds elements drawn ... end - 1 */
   for (size_t b = 0; b < c->batch; b++) {
@@ -90,16 +176,16 @@ static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t tria
     for (size_t j = 0; j < n;) {
       const real *from;
       size_t count = n - j;
-      if (c->input.data) {
-        from = (const real *)c->input.data + (ptrdiff_t)b * c->input.row_stride + j;
+      if (source->data) {
+        from = (const real *)source->data + (ptrdiff_t)b * source->row_stride + j;
       } else {
         const size_t first = b * n + j;
         if (first == end) {
           const size_t left = c->batch * n - first;
           drawn = first;
-          end = first + (left < plan.slab ? left : plan.slab);
-          k->R(draw)(scratch, first, end - first, 1, 0, c->seed, c->input.stream + trial,
-                     &c->input.distribution);
+          end = first + (left < run ? left : run);
+          k->R(draw)(scratch, first, end - first, 1, 0, c->seed, source->stream + trial,
+                     &source->distribution);
         }
         from = scratch + (first - drawn);
         if (count > end - first) count = end - first;
@@ -110,72 +196,97 @@ static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t tria
   }
 }
 
-/* How many pre-activations of a block of units have |phi'| < threshold. */
-static double R(chain_saturated)(const real *x, ptrdiff_t panel, int units, size_t batch,
-                                 const ic_layer *layer) {
-  real slope[16 * IC_UNIT_BLOCK];
+/* The input (batch, n), into the workspace's panels.
+ * Domain, error and determinism: those of `chain`. */
+static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
+                           void *workspace) {
+  const R(chain_layout) plan = R(chain_plan)(c);
+  R(chain_fill)(k, c, &c->input, trial, c->layers[0].n_in,
+                R(chain_state)(c, &plan, workspace, 0), R(chain_aligned)(workspace));
+}
+
+/* From panels to units (features) first ... last - 1 of y, rows of n. */
+static void R(chain_copy)(const real *x, size_t panel, size_t batch, size_t first, size_t last,
+                          real *y, size_t n) {
+  for (size_t b = 0; b < batch; b++)
+    for (size_t j = first; j < last; j++) y[b * n + j] = x[b / 16 * panel + 16 * j + b % 16];
+}
+
+/* phi' of a block of pre-activations, into `slope` if that is not NULL; returns how many |phi'| are
+ * below the threshold. */
+static double R(chain_slopes)(const real *x, real *slope, ptrdiff_t panel, int units, size_t batch,
+                              const ic_layer *layer) {
+  real scratch[16 * IC_UNIT_BLOCK];
   const vreal threshold = V(set)((real)layer->saturation);
   vbits count = U(set)(0);
   for (size_t b = 0; b < batch; b += 16, x += panel) {
     const vmask lanes = M(first)(batch - b < 16 ? (int)(batch - b) : 16);
-    R(apply)(x, slope, (size_t)(16 * units), layer->activation, (real)layer->parameter, 1);
+    real *to = slope ? slope + (ptrdiff_t)(b / 16) * panel : scratch;
+    R(apply)(x, to, (size_t)(16 * units), layer->activation, (real)layer->parameter, 1);
     for (int u = 0; u < units; u++) {
-      const vmask small = V(lt)(V(abs)(V(load)(slope + 16 * u)), threshold);
+      const vmask small = V(lt)(V(abs)(V(load)(to + 16 * u)), threshold);
       count = U(count)(count, M(and)(lanes, small));
     }
   }
   return (double)U(total)(count);
 }
 
-/* Pre-activations of `count` units to activations, with the moments of both if wanted: what needs
- * no order goes into moments, the rest to `units`, or into moments too if that is NULL. */
-static void R(chain_finish)(const ic_layer *layer, real *x, ptrdiff_t panel, size_t count,
-                            size_t batch, ic_moments *moments, ic_unit *units) {
+/* Of `count` units, pre-activations to activations, their phi' to `slope` if that is not NULL; or,
+ * if `gradient`, gradients of activations to those of pre-activations, by the slopes. With the
+ * moments of before and after if wanted: what needs no order goes into moments, the rest to
+ * `units`, or into moments too if that is NULL. */
+static void R(chain_finish)(const ic_layer *layer, const int gradient, real *x, real *slope,
+                            ptrdiff_t panel, size_t count, size_t batch, ic_moments *moments,
+                            ic_unit *units) {
   /* relu' is 0 exactly where relu is */
   const int saturated_are_zeros =
       layer->activation == IC_RELU && layer->saturation > 0 && layer->saturation <= 1;
-  const int count_saturated = !saturated_are_zeros && layer->saturation == layer->saturation;
+  const int count_saturated =
+      moments && !saturated_are_zeros && layer->saturation == layer->saturation;
   ic_unit merged[2 * IC_UNIT_BLOCK];
   for (size_t u = 0; u < count; u += IC_UNIT_BLOCK, x += 16 * IC_UNIT_BLOCK) {
     const int block = count - u < IC_UNIT_BLOCK ? (int)(count - u) : IC_UNIT_BLOCK;
     ic_unit *found = units ? units + 2 * u : merged;
-    if (moments) {
-      R(moments_block)(x, 16, panel, block, batch, found, 2, moments);
-      if (count_saturated)
-        moments[0].saturated += R(chain_saturated)(x, panel, block, batch, layer);
+    if (moments) R(moments_block)(x, 16, panel, block, batch, found, 2, moments);
+    if (!gradient && (slope || count_saturated)) {
+      const double saturated = R(chain_slopes)(x, slope, panel, block, batch, layer);
+      if (count_saturated) moments[0].saturated += saturated;
     }
     for (size_t b = 0; b < batch; b += 16) {
       real *at = x + (ptrdiff_t)(b / 16) * panel;
-      R(apply)(at, at, (size_t)(16 * block), layer->activation, (real)layer->parameter, 0);
+      if (gradient)
+        for (ptrdiff_t i = 0, s = at - x; i < 16 * block; i += 16)
+          V(store)(at + i, V(mul)(V(load)(at + i), V(load)(slope + s + i)));
+      else
+        R(apply)(at, at, (size_t)(16 * block), layer->activation, (real)layer->parameter, 0);
     }
+    if (slope) slope += 16 * IC_UNIT_BLOCK;
     if (moments) R(moments_block)(x, 16, panel, block, batch, found + 1, 2, moments + 1);
     if (moments && !units) merge_units(found, 2, (size_t)block, batch, moments);
   }
-  if (moments && saturated_are_zeros) moments[0].saturated = moments[1].zeros;
+  if (moments && !gradient && saturated_are_zeros) moments[0].saturated = moments[1].zeros;
 }
 
-/* Outputs first ... last - 1 of a layer, from the panels of `shared` to its others and, of the last
- * layer, to y if that is not NULL; 0 if cancelled. What is drawn goes through `own`. With units,
- * moments is the part of this range; without, the layer's running record.
- * Domain, error and determinism: those of `chain`. */
-static int R(chain_columns)(const ic_kernels *k, const ic_chain *c, uint64_t trial, size_t l,
-                            size_t first, size_t last, ic_unit *units, ic_moments *moments,
-                            real *y, void *shared, void *own, const volatile int32_t *cancel) {
+/* `chain_columns`, given the plan. */
+static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_layout) * plan,
+                          uint64_t trial, size_t l, size_t first, size_t last, ic_unit *units,
+                          ic_moments *moments, real *y, void *shared, void *own,
+                          const volatile int32_t *cancel) {
   const ic_fpmode mode = fpmode_enter();
-  const R(chain_layout) plan = R(chain_plan)(c);
   const ic_layer *layer = c->layers + l;
   const size_t n_in = layer->n_in, n_out = layer->n_out, batch = c->batch;
   const size_t panel = R(chain_panel)(n_out), stride = R(chain_slab_stride)(n_in);
-  real *in = R(chain_aligned)(shared) + l % 2 * plan.activations;
-  real *out = R(chain_aligned)(shared) + (l + 1) % 2 * plan.activations;
-  real *slab = R(chain_aligned)(own) + 2 * plan.activations, *bias_slab = slab + plan.slab;
+  real *in = R(chain_state)(c, plan, shared, l), *out = R(chain_state)(c, plan, shared, l + 1);
+  real *slope = c->backward ? R(chain_slope)(c, plan, shared, l + 1) : NULL;
+  real *slab = R(chain_aligned)(own), *bias_slab = slab + plan->bias;
+  real *kept = R(chain_kept)(c, plan, shared, l);
   if (moments) {
     memset(moments, 0, 2 * sizeof *moments);
     if (layer->saturation != layer->saturation) moments[0].saturated = layer->saturation;
   }
 
   /* equal slabs */
-  const size_t most = R(chain_slab_most)(layer, batch), slabs = (last - first + most - 1) / most;
+  const size_t most = R(chain_slab_most)(n_in, batch), slabs = (last - first + most - 1) / most;
   const size_t equal = slabs ? (last - first + slabs - 1) / slabs : 0;
   const size_t slab_rows = chain_round_up(equal, IC_TILE_ROWS);
   size_t o = first;
@@ -187,10 +298,11 @@ static int R(chain_columns)(const ic_kernels *k, const ic_chain *c, uint64_t tri
       w += (ptrdiff_t)o * w_stride;
     } else {
       const size_t pieces = stride == n_in ? 1 : rows, length = rows / pieces * n_in;
+      real *to = kept ? kept + o * stride : slab;
       for (size_t i = 0; i < pieces; i++)
-        k->R(draw)(slab + i * stride, (o + i) * n_in, length, 1, 0, c->seed,
+        k->R(draw)(to + i * stride, (o + i) * n_in, length, 1, 0, c->seed,
                    layer->weight.stream + trial, &layer->weight.distribution);
-      w = slab;
+      w = to;
       w_stride = (ptrdiff_t)stride;
     }
     if (bias) {
@@ -203,15 +315,24 @@ static int R(chain_columns)(const ic_kernels *k, const ic_chain *c, uint64_t tri
     R(multiply)(w, w_stride, rows, n_in, bias, in, (ptrdiff_t)R(chain_panel)(n_in), out + 16 * o,
                 (ptrdiff_t)panel, (batch + 15) / 16);
     if (batch)
-      R(chain_finish)(layer, out + 16 * o, (ptrdiff_t)panel, rows, batch, moments,
-                      units ? units + 2 * o : NULL);
-    if (y && l + 1 == c->n_layers)
-      for (size_t b = 0; b < batch; b++)
-        for (size_t j = o; j < o + rows; j++)
-          y[b * n_out + j] = out[b / 16 * panel + 16 * j + b % 16];
+      R(chain_finish)(layer, 0, out + 16 * o, slope ? slope + 16 * o : NULL, (ptrdiff_t)panel,
+                      rows, batch, moments, units ? units + 2 * o : NULL);
+    if (y && l + 1 == c->n_layers) R(chain_copy)(out, panel, batch, o, o + rows, y, n_out);
   }
   fpmode_leave(mode);
   return o >= last;
+}
+
+/* Outputs first ... last - 1 of a layer, from the panels of `shared` to its others and, of the last
+ * layer, to y if that is not NULL; 0 if cancelled. What is drawn goes through `own`. With units,
+ * moments is the part of this range; without, the layer's running record.
+ * Domain, error and determinism: those of `chain`. */
+static int R(chain_columns)(const ic_kernels *k, const ic_chain *c, uint64_t trial, size_t l,
+                            size_t first, size_t last, ic_unit *units, ic_moments *moments,
+                            real *y, void *shared, void *own, const volatile int32_t *cancel) {
+  const R(chain_layout) plan = R(chain_plan)(c);
+  return R(chain_range)(k, c, &plan, trial, l, first, last, units, moments, y, shared, own,
+                        cancel);
 }
 
 /* Domain: at least one layer; any sizes, zero included; any values. batch < 2^32. Max error: one
@@ -220,10 +341,11 @@ static int R(chain_columns)(const ic_kernels *k, const ic_chain *c, uint64_t tri
  * matrix, stored, gives. */
 static int R(chain)(const ic_kernels *k, const ic_chain *c, uint64_t trial, ic_moments *moments,
                     real *y, void *workspace, const volatile int32_t *cancel) {
+  const R(chain_layout) plan = R(chain_plan)(c);
   int finished = 1;
   R(chain_input)(k, c, trial, workspace);
   for (size_t l = 0; l < c->n_layers && finished; l++)
-    finished = R(chain_columns)(k, c, trial, l, 0, c->layers[l].n_out, NULL,
-                                moments ? moments + 2 * l : NULL, y, workspace, workspace, cancel);
+    finished = R(chain_range)(k, c, &plan, trial, l, 0, c->layers[l].n_out, NULL,
+                              moments ? moments + 2 * l : NULL, y, workspace, workspace, cancel);
   return finished;
 }

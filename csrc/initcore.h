@@ -73,7 +73,16 @@ typedef struct {
   size_t batch, n_layers;
   ic_source input; /* (batch, layers[0].n_in) */
   const ic_layer *layers;
+  int backward; /* the forward pass keeps what a backward pass needs */
+  ic_source output_gradient; /* if backward: of the last activation, (batch, n_out) */
 } ic_chain;
+
+/* Where gradients go, C-contiguous arrays of the chain's dtype; NULL where one is not wanted. */
+typedef struct {
+  void *input;    /* (batch, layers[0].n_in) */
+  void **weights; /* of each layer (n_out, n_in) */
+  void **biases;  /* of each layer (n_out) */
+} ic_gradients;
 
 /* What a block of softmax rows needs beside its logits. */
 typedef struct {
@@ -158,7 +167,8 @@ struct ic_kernels {
   /* One trial in pieces, for several threads: chain_input; then of each layer, before the next,
    * chain_columns over ranges of its outputs that cover them, and chain_merge into the zeroed
    * moments (2) of the layer. `shared` is the trial's workspace, `own` the thread's, perhaps the
-   * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics. */
+   * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics.
+   * chain_merge: units (n, states) of `batch` values each, parts (n_parts, states). */
   void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
   void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
   int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, size_t layer,
@@ -167,8 +177,34 @@ struct ic_kernels {
   int (*chain_columns_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, size_t layer,
                            size_t first, size_t last, ic_unit *units, ic_moments *part, double *y,
                            void *shared, void *own, const volatile int32_t *cancel);
-  void (*chain_merge)(const ic_unit *units, size_t n, size_t batch, const ic_moments *parts,
-                      size_t n_parts, ic_moments *);
+  void (*chain_merge)(const ic_unit *units, int states, size_t n, size_t batch,
+                      const ic_moments *parts, size_t n_parts, ic_moments *);
+  /* One trial forward and backward, of a chain with `backward` set. gradients: (n_layers, 3), with
+   * respect to activation, pre-activation and weight, or NULL; of the weight's only count and m2,
+   * here the sum of squares about 0. */
+  int (*chain_backward_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                            ic_moments *moments, ic_moments *gradients, const ic_gradients *,
+                            void *workspace, const volatile int32_t *cancel);
+  int (*chain_backward_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                            ic_moments *moments, ic_moments *gradients, const ic_gradients *,
+                            void *workspace, const volatile int32_t *cancel);
+  /* The backward pass in pieces, after the forward one's: chain_output_gradient, into the moments
+   * (2) of the last layer's activation and pre-activation; then of each layer, from the last one,
+   * chain_backward_columns over ranges of its inputs that cover them, and chain_merge twice: units
+   * (n_in, 2) and parts (2) into the two of the layer below, and weight_units (n_in), each of n_out
+   * values, into the weight's. NULL for no statistics; layer 0 has no layer below. */
+  void (*chain_output_gradient_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                                    ic_moments *, const ic_gradients *, void *shared, void *own);
+  void (*chain_output_gradient_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                                    ic_moments *, const ic_gradients *, void *shared, void *own);
+  int (*chain_backward_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                                    size_t layer, size_t first, size_t last, ic_unit *units,
+                                    ic_unit *weight_units, ic_moments *part, const ic_gradients *,
+                                    void *shared, void *own, const volatile int32_t *cancel);
+  int (*chain_backward_columns_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                                    size_t layer, size_t first, size_t last, ic_unit *units,
+                                    ic_unit *weight_units, ic_moments *part, const ic_gradients *,
+                                    void *shared, void *own, const volatile int32_t *cancel);
   /* p (rows, n) or NULL, may be z itself; statistics (rows, IC_ROW_STATISTICS) or NULL */
   void (*softmax_f32)(const float *z, float *p, double *statistics, const ic_softmax_rows *);
   void (*softmax_f64)(const double *z, double *p, double *statistics, const ic_softmax_rows *);

@@ -39,6 +39,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "moments.h"
 #include "matmul.h"
 #include "chain.h"
+#include "backward.h"
 #include "softmax.h"
 #include "attention.h"
 #undef IC_REAL
@@ -47,6 +48,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "moments.h"
 #include "matmul.h"
 #include "chain.h"
+#include "backward.h"
 #include "softmax.h"
 #include "attention.h"
 #undef IC_REAL
@@ -66,6 +68,12 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->chain_columns_f32 = chain_columns_f32;
   k->chain_columns_f64 = chain_columns_f64;
   k->chain_merge = chain_merge;
+  k->chain_backward_f32 = chain_backward_f32;
+  k->chain_backward_f64 = chain_backward_f64;
+  k->chain_output_gradient_f32 = chain_output_gradient_f32;
+  k->chain_output_gradient_f64 = chain_output_gradient_f64;
+  k->chain_backward_columns_f32 = chain_backward_columns_f32;
+  k->chain_backward_columns_f64 = chain_backward_columns_f64;
   k->softmax_f32 = softmax_f32;
   k->softmax_f64 = softmax_f64;
   k->softmax_backward_f32 = softmax_backward_f32;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* y = W x + b for a slab of W's rows and a whole batch. The lanes of a vector are 16 rows of the
- * batch; a weight is broadcast from its plain row-major row. Activations live in panels: feature
- * k of batch row b is x[b/16 * panel + k * 16 + b%16], so that a product's output tile already is
- * a piece of the next product's panel, and nothing is ever packed or transposed.
+/* y = W x + b for a slab of W's rows and a whole batch, and y = W' x for a strip of its columns. The
+ * lanes of a vector are 16 rows of the batch; a weight is broadcast from its plain row-major row.
+ * Activations live in panels: feature k of batch row b is x[b/16 * panel + k * 16 + b%16], so that
+ * a product's output tile already is a piece of the next product's panel, and W is neither packed
+ * nor transposed.
  *
  * An output is one chain of fused multiply-adds over ascending k, from +0; the bias is added last.
- * k is never blocked (as fast at every n to 4096), so no tile shape can change a bit. */
+ * W x never blocks k (as fast at every n to 4096), W' x goes on from its own y, in whatever blocks
+ * W's rows come: no tile shape can change a bit. */
 #ifndef IC_MATMUL_H
 #define IC_MATMUL_H
 
@@ -33,29 +35,33 @@
 #define T(op) IC_JOIN(IC_GLUE(IC_TILE_, IC_REAL), op)
 _Static_assert(IC_TILE_ROWS <= 16, "multiply's switch has tiles of up to 16 rows");
 
-/* One tile: `rows` rows of W and IC_TILE_LANES lanes of each of `panels` panels, both constants.
- * The accumulators must stay in registers: look at the assembly after any change. `next` are the
- * next tile's rows. */
-IC_INLINE void R(tile)(const int rows, const int panels, const real *w, ptrdiff_t stride,
-                       const real *next, size_t n, const real *bias, const real *x,
-                       ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
+/* One tile: `rows` outputs and IC_TILE_LANES lanes of each of `panels` panels, both constants. An
+ * output is a row of W or, if the constant `transposed` is set, a column, added to y. The
+ * accumulators must stay in registers: look at the assembly after any change. `next` is where the
+ * next tile's weights begin. */
+IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, const real *w,
+                       ptrdiff_t stride, const real *next, size_t n, const real *bias,
+                       const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
   IC_TILE_VECTOR sum[IC_TILE_ROWS][IC_TILE_PANELS];
-  IC_EACH_ROW(r) IC_EACH_PANEL(p) sum[r][p] = T(zero)();
+  IC_EACH_ROW(r) IC_EACH_PANEL(p)
+    sum[r][p] = transposed ? T(load)(y + p * y_panel + 16 * r) : T(zero)();
   size_t k = 0;
 #define IC_STEP(k) \
   do { \
     IC_TILE_VECTOR v[IC_TILE_PANELS]; \
     IC_EACH_PANEL(p) v[p] = T(load)(x + p * x_panel + 16 * (ptrdiff_t)(k)); \
     IC_EACH_ROW(r) { \
-      const IC_TILE_VECTOR weight = T(set)(w[r * stride + (ptrdiff_t)(k)]); \
+      const ptrdiff_t at = transposed ? (ptrdiff_t)(k) * stride + r : r * stride + (ptrdiff_t)(k); \
+      const IC_TILE_VECTOR weight = T(set)(w[at]); \
       IC_EACH_PANEL(p) sum[r][p] = T(fma)(weight, v[p], sum[r][p]); \
     } \
   } while (0)
   for (; k + 16 <= n; k += 16) {
-    IC_EACH_ROW(r) { /* into the second level: long rows would push these ones out of the first */
-      __builtin_prefetch(next + r * stride + (ptrdiff_t)k, 0, 2);
-      if (sizeof(real) == 8) __builtin_prefetch(next + r * stride + (ptrdiff_t)k + 8, 0, 2);
-    }
+    if (!transposed)
+      IC_EACH_ROW(r) { /* into the second level: long rows would push these ones out of the first */
+        __builtin_prefetch(next + r * stride + (ptrdiff_t)k, 0, 2);
+        if (sizeof(real) == 8) __builtin_prefetch(next + r * stride + (ptrdiff_t)k + 8, 0, 2);
+      }
     IC_UNROLL_4 for (size_t i = 0; i < 16; i++) IC_STEP(k + i);
   }
   for (; k < n; k++) IC_STEP(k);
@@ -66,21 +72,22 @@ IC_INLINE void R(tile)(const int rows, const int panels, const real *w, ptrdiff_
 }
 
 /* `panels` panels, a constant, at once. */
-IC_INLINE void R(multiply_panels)(const int panels, const real *w, ptrdiff_t stride, size_t rows,
-                                  size_t n, const real *bias, const real *x, ptrdiff_t x_panel,
-                                  real *y, ptrdiff_t y_panel) {
+IC_INLINE void R(multiply_panels)(const int panels, const int transposed, const real *w,
+                                  ptrdiff_t stride, size_t rows, size_t n, const real *bias,
+                                  const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
   /* as few tiles as will do, as equal as can be: no thin tile is left over to wait for its fmas */
   const size_t tiles = (rows + IC_TILE_ROWS - 1) / IC_TILE_ROWS;
   const size_t least = tiles ? rows / tiles : 0, smaller = tiles ? tiles - rows % tiles : 0;
   const real *row = w;
   for (size_t t = 0; t < tiles; t++) {
     const size_t count = least + (t >= smaller);
-    const real *after = row + (ptrdiff_t)count * stride, *next = t + 1 < tiles ? after : w;
+    const real *after = row + (ptrdiff_t)count * (transposed ? 1 : stride);
+    const real *next = t + 1 < tiles ? after : w;
 #define IC_CASE(r) \
   case r: \
     if (r <= IC_TILE_ROWS) \
-      R(tile)(r <= IC_TILE_ROWS ? r : 1, panels, row, stride, next, n, bias, x + lane, x_panel, \
-              y + lane, y_panel); \
+      R(tile)(r <= IC_TILE_ROWS ? r : 1, panels, transposed, row, stride, next, n, bias, x + lane, \
+              x_panel, y + lane, y_panel); \
     break;
     for (int lane = 0; lane < 16; lane += IC_TILE_LANES) switch (count) {
         IC_CASE(1) IC_CASE(2) IC_CASE(3) IC_CASE(4) IC_CASE(5) IC_CASE(6) IC_CASE(7) IC_CASE(8)
@@ -94,20 +101,37 @@ IC_INLINE void R(multiply_panels)(const int panels, const real *w, ptrdiff_t str
   }
 }
 
-/* Domain: any values; W (rows, n) with rows `stride` elements apart, bias (rows) or NULL, x and y
+IC_INLINE void R(multiply_all)(const int transposed, const real *w, ptrdiff_t stride, size_t rows,
+                               size_t n, const real *bias, const real *x, ptrdiff_t x_panel,
+                               real *y, ptrdiff_t y_panel, size_t panels) {
+  for (; panels >= IC_TILE_PANELS; panels -= IC_TILE_PANELS) {
+    R(multiply_panels)(IC_TILE_PANELS, transposed, w, stride, rows, n, bias, x, x_panel, y,
+                       y_panel);
+    x += IC_TILE_PANELS * x_panel;
+    y += IC_TILE_PANELS * y_panel;
+  }
+  for (; IC_TILE_PANELS > 1 && panels; panels--, x += x_panel, y += y_panel)
+    R(multiply_panels)(1, transposed, w, stride, rows, n, bias, x, x_panel, y, y_panel);
+}
+
+/* y = W x + b.
+ * Domain: any values; W (rows, n) with rows `stride` elements apart, bias (rows) or NULL, x and y
  * in panels `x_panel` and `y_panel` elements apart, y at the slab's first feature. Padding lanes
  * of the last panel are computed like the others and mean nothing. Max error: one rounding a fma.
  * Determinism: an output's bits depend on its own row, its own batch row and its bias. */
 static void R(multiply)(const real *w, ptrdiff_t stride, size_t rows, size_t n, const real *bias,
                         const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
                         size_t panels) {
-  for (; panels >= IC_TILE_PANELS; panels -= IC_TILE_PANELS) {
-    R(multiply_panels)(IC_TILE_PANELS, w, stride, rows, n, bias, x, x_panel, y, y_panel);
-    x += IC_TILE_PANELS * x_panel;
-    y += IC_TILE_PANELS * y_panel;
-  }
-  for (; IC_TILE_PANELS > 1 && panels; panels--, x += x_panel, y += y_panel)
-    R(multiply_panels)(1, w, stride, rows, n, bias, x, x_panel, y, y_panel);
+  R(multiply_all)(0, w, stride, rows, n, bias, x, x_panel, y, y_panel, panels);
+}
+
+/* y += W' x.
+ * Domain: as above, of W (n, columns). Max error: one rounding a fma. Determinism: an output goes
+ * on over ascending rows of W, so that blocks of rows, in order, give what all at once give. */
+static void R(multiply_transposed)(const real *w, ptrdiff_t stride, size_t columns, size_t n,
+                                   const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
+                                   size_t panels) {
+  R(multiply_all)(1, w, stride, columns, n, NULL, x, x_panel, y, y_panel, panels);
 }
 
 #undef T

@@ -50,14 +50,15 @@ IC_INLINE void merge_units(const ic_unit *units, const int states, size_t n, siz
   }
 }
 
-/* Domain: units (n, 2) of `batch` values, and the parts (n_parts, 2) of the ranges they came in; n
- * and batch > 0. Max error: as `moments`. Determinism: the ranges do not change a bit. */
-static void chain_merge(const ic_unit *units, size_t n, size_t batch, const ic_moments *parts,
-                        size_t n_parts, ic_moments *m) {
+/* Domain: units (n, states) of `batch` values, and the parts (n_parts, states) of the ranges they
+ * came in; states 1 or 2, n and batch > 0. Max error: as `moments`. Determinism: the ranges do not
+ * change a bit. */
+static void chain_merge(const ic_unit *units, int states, size_t n, size_t batch,
+                        const ic_moments *parts, size_t n_parts, ic_moments *m) {
   const ic_fpmode mode = fpmode_enter();
-  merge_units(units, 2, n, batch, m);
-  for (size_t i = 0; i < 2 * n_parts; i++) {
-    ic_moments *sum = m + i % 2;
+  merge_units(units, states, n, batch, m);
+  for (size_t i = 0; i < (size_t)states * n_parts; i++) {
+    ic_moments *sum = m + i % (size_t)states;
     if (parts[i].abs_max > sum->abs_max) sum->abs_max = parts[i].abs_max;
     sum->zeros += parts[i].zeros;
     sum->saturated += parts[i].saturated;

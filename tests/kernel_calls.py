@@ -3,6 +3,7 @@
 bindings are called."""
 
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 
@@ -127,6 +128,73 @@ def chain(kernels, x, weights, biases, names, thresholds=None):
     )  # fmt: skip
     states, y = run_chain(kernels, spec, y_shape=(x.shape[0], widths[-1]))
     return y, states[0]
+
+
+def run_backward(kernels, spec, trial=0, n_trials=1, *, stats=True, out=None):
+    """(forward states, gradient states) of trials of `_core.Chain(*spec)`, whose last entry is the
+    source of the output's gradient; `out` a `_core.Gradients` or None."""
+    n_layers = len(spec[3]) - 1
+    chain = _core.Chain(*spec)
+    states, gradients = (
+        np.full((n_trials, n_layers, k, len(FIELDS)), np.nan) if stats else None for k in (2, 3)
+    )
+    workspace = np.full(kernels.chain_workspace(chain), 255, np.uint8)
+    cancel = np.zeros(1, np.int32)
+    assert kernels.chain_backward(chain, trial, n_trials, states, gradients, out, workspace, cancel)
+    return states, gradients
+
+
+def gradient_arrays(dtype, batch, widths):
+    """(dx, [dW], [db]) to be written, NaN."""
+    dw = [np.full((m, n), np.nan, dtype) for n, m in pairwise(widths)]
+    return (
+        np.full((batch, widths[0]), np.nan, dtype),
+        dw,
+        [np.full(len(w), np.nan, dtype) for w in dw],
+    )
+
+
+def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
+    """(forward states, gradient states) of one trial in pieces, as in `run_columns`."""
+    _, _, batch, widths, *_ = spec
+    chain = _core.Chain(*spec)
+    n_layers = len(widths) - 1
+    states, gradients = (np.zeros((n_layers, k, len(FIELDS))) for k in (2, 3))
+    shared, own = (np.full(kernels.chain_workspace(chain), 255, np.uint8) for _ in range(2))
+    cancel = np.zeros(1, np.int32)
+    kernels.chain_input(chain, trial, shared)
+    for layer, n_out in enumerate(widths[1:]):
+        units = np.full((n_out, 2, 2), np.nan)
+        parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
+        for part, (first, last) in zip(parts, cuts, strict=True):
+            ends = int(first * n_out), int(last * n_out)
+            assert kernels.chain_columns(
+                chain, trial, layer, *ends, units, part, None, shared, own, cancel
+            )
+        kernels.chain_merge(units, batch, parts, states[layer])
+    kernels.chain_output_gradient(chain, trial, gradients[-1, :2], out, shared, own)
+    for layer in reversed(range(n_layers)):
+        n_in, n_out = widths[layer : layer + 2]
+        units, weight_units = np.full((n_in, 2, 2), np.nan), np.full((n_in, 1, 2), np.nan)
+        parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
+        for part, (first, last) in zip(parts, cuts, strict=True):
+            ends = int(first * n_in), int(last * n_in)
+            assert kernels.chain_backward_columns(
+                chain, trial, layer, *ends, units, weight_units, part, out, shared, own, cancel
+            )
+        if layer:
+            kernels.chain_merge(units, batch, parts, gradients[layer - 1, :2])
+        kernels.chain_merge(weight_units, n_out, parts[:0, :1].copy(), gradients[layer, 2:])
+    return states, gradients
+
+
+def chain_backward(kernels, x, weights, dy, biases, names):
+    """(dx, [dW], [db], gradient states) of a chain over given arrays."""
+    widths = [x.shape[1]] + [w.shape[0] for w in weights]
+    spec = (x.dtype.name, 0, x.shape[0], widths, layer_codes(names), x, weights, biases, dy)
+    dx, dw, db = gradient_arrays(x.dtype, x.shape[0], widths)
+    _, states = run_backward(kernels, spec, out=_core.Gradients(x.dtype.name, dx, dw, db))
+    return dx, dw, db, states[0]
 
 
 def softmax(kernels, z, *, scale=1.0, softcap=0.0, keep=None, bias=None, queries=0, first_row=0):

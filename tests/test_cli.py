@@ -19,6 +19,7 @@ pytest.importorskip("rich")
 import initcore as ic
 from initcore.cli import main
 from initcore.results.propagation import Comparison, Propagation
+from initcore.results.text import number
 
 SMALL = ["--width", "16", "--layers", "4", "--batch", "8", "--trials", "6"]
 
@@ -42,6 +43,23 @@ def refused(capsys, *arguments):
 
 
 # --- propagate -------------------------------------------------------------------------------
+
+
+def test_propagate_backward(capsys, tmp_path):
+    """A column and a verdict of the gradient; the file runs it again."""
+    path = tmp_path / "both.json"
+    options = (*SMALL, "--init", "kaiming_normal", "--backward", "--json", path)
+    code, out, _ = run(capsys, "propagate", *options)
+    result = ic.Propagation.load(path)
+    assert code == 0
+    assert result.spec["backward"]
+    assert "E[(∂/∂h)²]" in out
+    assert number(result.grad_pre.second_moment[0]) in out
+    assert result.verdict in out
+    assert "; gradient " in result.verdict
+    _, without, _ = run(capsys, "propagate", *SMALL, "--init", "kaiming_normal")
+    assert "∂" not in without
+    assert "gradient" not in without
 
 
 def test_without_options_it_compares_four_initializers(monkeypatch, capsys):

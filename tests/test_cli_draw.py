@@ -58,7 +58,10 @@ def test_structures(tmp_path, init):
 
 def test_empty_tensors(tmp_path):
     assert draw(tmp_path / "w.npy", "--shape", "0,5").shape == (0, 5)
-    assert draw(tmp_path / "w.npy", "--shape", "3,5", "--shard", "3:,:").shape == (0, 5)
+    assert draw(tmp_path / "w.npy", "--shape", "3,5", "--name", "w", "--shard", "3:,:").shape == (
+        0,
+        5,
+    )
 
 
 def test_memory_is_that_of_two_buffers(tmp_path):
@@ -95,7 +98,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, failure):
     [
         (("--shape", "4"), "--shape.*has no fans"),
         (("--shape", "4,x"), "--shape.*'x' is not an integer"),
-        (("--shape", "4,4", "--shard", "0:x"), "--shard.*'x' is not an integer"),
+        (("--shape", "4,4", "--name", "w", "--shard", "0:x"), "--shard.*'x' is not an integer"),
         (("--shape", "4,4", "--name", "\udc80"), "--name.*UTF-8"),
         (("--shape", "4,4", "--init", "embedding(padding_idx=7)"), "--init.*padding_idx.*got 7"),
         (("--shape", "4,-4"), "--shape.*negative"),
@@ -103,12 +106,17 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, failure):
         (("--shape", "4,4", "--seed", "-1"), "--seed"),
         (("--shape", "4,4", "--trial", "-1"), "--trial"),
         (("--shape", "4,4", "--threads", "0"), "--threads"),
-        (("--shape", "4,4", "--shard", "0:2,3"), "--shard.*START:STOP"),
-        (("--shape", "4,4", "--shard", "::-1"), "--shard.*positive"),
-        (("--shape", "4,4", "--shard", ":,:,:"), "--shard.*has 2"),
+        (("--shape", "4,4", "--shard", ":2"), "--shard.*needs the --name"),
+        (("--shape", "1000000,1000000000"), "--out.*bytes are needed"),
+        (("--shape", "4,4", "--name", "w", "--shard", "0:2,3"), "--shard.*START:STOP"),
+        (("--shape", "4,4", "--name", "w", "--shard", "::-1"), "--shard.*positive"),
+        (("--shape", "4,4", "--name", "w", "--shard", ":,:,:"), "--shard.*has 2"),
         (("--shape", "4,4", "--init", "normal(1e38)"), "--init.*finite in float32"),
         (("--shape", "4,4", "--init", "nothing"), "--init.*one of normal"),
-        (("--shape", "4,4", "--init", "orthogonal", "--shard", ":2"), "--init.*drawn whole"),
+        (
+            ("--shape", "4,4", "--init", "orthogonal", "--name", "w", "--shard", ":2"),
+            "--init.*drawn whole",
+        ),
     ],
 )
 def test_bad_usage_leaves_no_file(tmp_path, capfd, arguments, message):
@@ -121,6 +129,6 @@ def test_bad_usage_leaves_no_file(tmp_path, capfd, arguments, message):
 
 def test_the_file_must_be_numpys(tmp_path, capfd):
     assert main(["draw", "--out", str(tmp_path / "w.bin"), "--shape", "4,4"]) == 2
-    assert "does not end in .npy" in " ".join(capfd.readouterr().err.split())
+    assert "is not a name and .npy" in " ".join(capfd.readouterr().err.split())
     assert main(["draw", "--out", str(tmp_path / "no" / "w.npy"), "--shape", "4,4"]) == 2
     assert "does not exist" in " ".join(capfd.readouterr().err.split())

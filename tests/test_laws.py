@@ -510,9 +510,7 @@ def test_draws_have_the_moments_of_their_law(spec, dtype):
 
 
 def test_a_deviation_of_zero_is_the_mean():
-    for init in (
-        ic.normal(0, 0.5), ic.truncated_normal(0, 0.5), ic.truncated_normal(0, 0.5, bounds=(0, 1)),
-    ):  # fmt: skip
+    for init in (ic.normal(0, 0.5), ic.truncated_normal(0, 0.5)):
         assert (init.std(()), init.law(()).mean) == (0, 0.5)
         assert np.all(draw(init, 9) == 0.5)
 
@@ -520,6 +518,7 @@ def test_a_deviation_of_zero_is_the_mean():
 @pytest.mark.parametrize(
     ("arguments", "keywords", "error", "message"),
     [
+        ((0, 0.5), {"bounds": (0, 1)}, ValueError, "std must be positive with bounds=, got 0"),
         ((), {"bounds": (1, 1)}, ValueError, r"bounds.*\(1, 1\)"),
         ((), {"bounds": (2, 1)}, ValueError, r"bounds.*\(2, 1\)"),
         ((), {"bounds": (math.nan, 1)}, ValueError, "bounds.*nan"),
@@ -717,3 +716,16 @@ def test_odd_dtypes_are_refused():
     for odd in ("f4, (", "float16, float32", None, [], {"a": 1}, "void", object):
         with pytest.raises(TypeError, match="dtype must be one of float32"):
             find_dtype(odd)
+
+
+@pytest.mark.parametrize(
+    ("mean", "width", "std"),
+    [(-10, 1e-9, 1), (-1e6, 1e-3, 1e6), (-10, 1e-5, 1), (-1, 1e-6, 1), (-1000, 0.05, 100)],
+)
+def test_an_interval_that_float32_cannot_resolve(mean, width, std):
+    """Far from its parent's mean an interval has few float32 numbers of parent deviations."""
+    init = ic.truncated_normal(std, mean, bounds=(0, width))
+    with pytest.raises(ValueError, match="must be wider"):
+        init((3,), seed=0, name="w")
+    law = init.law((3,))
+    moments_agree(init((10**5,), seed=0, name="w", dtype="float64"), law.mean, law.std)

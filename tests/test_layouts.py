@@ -289,3 +289,15 @@ def test_explicit_fans_win_over_the_layout():
     for layout in ({"groups": 2}, {"transposed": True}, {"in_axis": 0, "out_axis": 1}):
         init = ic.variance_scaling(1, "fan_geo_avg", "normal", fan_in=4, fan_out=9, **layout)
         assert init.std((6, 2)) == pytest.approx(1 / math.sqrt(6), rel=1e-15)
+
+
+def test_parts_in_any_container():
+    expected = ic.fans((6, 3), parts=(2, 4))
+    for parts in ([2, 4], np.array([2, 4]), range(2, 6, 2)):
+        init = ic.xavier_normal(parts=parts)
+        assert ic.fans((6, 3), parts=parts) == expected
+        assert init == ic.initializer(repr(init)) == ic.xavier_normal(parts=(2, 4))
+    assert ic.fans((6, 3), parts=np.array(2)) == (3, 3)
+    for used_once in (iter([2, 4]), map(int, "24"), (part for part in (2, 4))):
+        with pytest.raises(TypeError, match="parts must be an integer"):
+            ic.fans((6, 3), parts=used_once)

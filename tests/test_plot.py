@@ -50,6 +50,19 @@ def test_a_result_its_error_and_its_theory():
     assert [text.get_text() for text in labels(figure)] == [result.label]
 
 
+def test_a_backward_pass_is_dotted_beside_its_theory():
+    result = propagate(backward=True)
+    figure = plot.propagation(result)
+    (measured, _), (gradient, theory) = lines(figure)
+    assert np.array_equal(gradient.get_ydata(), result.grad_pre.second_moment)
+    assert np.array_equal(theory.get_ydata(), result.theory.grad_pre.second_moment)
+    assert gradient.get_linestyle() == ":"
+    assert to_hex(gradient.get_color()) == to_hex(measured.get_color())
+    low, high = figure.axes[0].get_ylim()
+    assert low < min(gradient.get_ydata()) < max(measured.get_ydata()) < high
+    assert "gradient by it" in [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+
+
 def test_several_results_have_colours_and_labels_of_their_own():
     results = ic.compare_inits(["kaiming_normal", "kaiming_uniform", "zeros"], [8] * 7, trials=3)
     for figure in (plot.propagation(results), plot.propagation(list(results)), results.plot()):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import initcore as ic
+from initcore.results.text import measured
 
 
 def near(measured, se, expected, sigmas=5.0):
@@ -167,6 +168,157 @@ class TestVerdicts:
         assert math.isnan(one_layer.factor)
 
 
+class TestBackward:
+    """Gradients with known answers, from a standard normal one by the last layer's x."""
+
+    def test_a_linear_chain_multiplies_by_the_outputs_variance(self):
+        """n_out σ² a layer, also where widths differ; E[dW²] = batch E[dh²] E[x²]."""
+        widths, std, batch = [30, 60, 20, 40], 0.2, 8
+        result = ic.propagate(
+            widths, activation="linear", init=f"normal(std={std})", batch=batch, backward=True,
+            trials=400,
+        )  # fmt: skip
+        down = {3: 1.0, 2: 40 * std**2, 1: 20 * 40 * std**4}
+        up = {1: 1.0, 2: 30 * std**2, 3: 30 * 60 * std**4}
+        for layer, gradient in down.items():
+            for side in (result.grad_pre, result.grad_post):
+                at = side.second_moment[layer - 1], side.se.second_moment[layer - 1]
+                assert near(*at, gradient)
+                assert near(side.mean[layer - 1], side.se.mean[layer - 1], 0)
+            weight = result.grad_weight
+            expected = batch * gradient * up[layer]
+            assert near(
+                weight.second_moment[layer - 1], weight.se.second_moment[layer - 1], expected
+            )
+            assert result.theory.grad_pre.second_moment[layer - 1] == pytest.approx(gradient)
+            assert result.theory.grad_post.second_moment[layer - 1] == pytest.approx(gradient)
+            assert result.theory.grad_weight.second_moment[layer - 1] == pytest.approx(expected)
+        assert np.isnan(result.grad_weight.mean).all()
+        assert np.isnan(result.grad_weight.abs_max).all()
+
+    def test_kaiming_relu_holds_both_ways(self):
+        """He et al. 2015: in layers of equal width; half of a gradient stops at each relu."""
+        result = ic.propagate([64] * 31, init="kaiming_normal", batch=16, backward=True)
+        assert result.outcome == result.grad_outcome == "holds"
+        assert near(result.grad_factor, result.grad_factor_se, 1, 3)
+        assert "; gradient holds: second moment ×" in result.verdict
+        assert "(layers 16 to 1)" in result.verdict
+        zeros = result.grad_pre
+        assert near(zeros.zero_fraction[29], zeros.se.zero_fraction[29], 0.5)
+        assert near(zeros.second_moment[29], zeros.se.second_moment[29], 0.5)
+        assert np.isnan(zeros.saturated_fraction).all()
+
+    def test_xavier_relu_halves_both_ways(self):
+        result = ic.propagate([64] * 31, init="xavier_normal", batch=16, backward=True)
+        assert result.grad_outcome == "decays"
+        assert near(result.grad_factor, result.grad_factor_se, 1 / 2, 3)
+
+    def test_fan_in_holds_forward_and_fan_out_backward(self):
+        """Where a chain narrows by half a layer the two differ by the factor of the widths."""
+        widths = [1024, 512, 256, 128, 64, 32]
+        fan_in, fan_out = ic.compare_inits(
+            ["kaiming_normal", "kaiming_normal(mode='fan_out')"], widths, batch=8, backward=True
+        )
+        assert (fan_in.outcome, fan_in.grad_outcome) == ("holds", "decays")
+        assert near(fan_in.grad_factor, fan_in.grad_factor_se, 1 / 2, 3)
+        assert (fan_out.outcome, fan_out.grad_outcome) == ("explodes", "holds")
+        assert near(fan_out.factor, fan_out.factor_se, 2, 3)
+
+    @pytest.mark.parametrize("name", ["tanh", "gelu", "selu", "leaky_relu(0.2)"])
+    def test_wide_layers_meet_the_theory(self, name):
+        """E φ′(h)² σ² n_out a layer, to a few parts in the width."""
+        result = ic.propagate(
+            [400] * 5, activation=name, init="lecun_normal", bias="normal(0.3)", batch=4,
+            trials=100, backward=True,
+        )  # fmt: skip
+        for side in ("grad_pre", "grad_post", "grad_weight"):
+            measured, predicted = getattr(result, side), getattr(result.theory, side)
+            limits = 5 * measured.se.second_moment + 0.02 * predicted.second_moment
+            assert np.all(np.abs(measured.second_moment - predicted.second_moment) <= limits)
+
+    def test_the_forward_pass_does_not_know_of_it(self):
+        one, both = (ic.propagate([20, 30, 9], trials=4, backward=b) for b in (False, True))
+        assert one.pre.equals(both.pre)
+        assert one.post.equals(both.post)
+        assert one.grad_pre is one.grad_post is one.grad_weight is None
+        assert one.theory.grad_pre is None
+        assert one.grad_outcome == "absent"
+        assert math.isnan(one.grad_factor)
+        assert "gradient" not in str(one)
+        with pytest.raises(ValueError, match="different backward"):
+            one + ic.propagate([20, 30, 9], trials=range(4, 6), backward=True)
+
+    def test_the_streams_reproduce_the_measurement(self):
+        """∂/∂x at the top is the stream `output_gradient`; what comes out is `chain_backward`'s."""
+        result = ic.propagate(
+            [7, 5, 3], activation="gelu", batch=6, trials=range(11, 12), backward=True
+        )
+        draw = {"seed": 0, "trial": 11}
+        x = ic.normal()((6, 7), name="input", **draw)
+        dy = ic.normal()((6, 3), name="output_gradient", **draw)
+        weights = [result.weights(11, layer) for layer in range(2)]
+        _, dweights, _ = ic.chain_backward(x, weights, dy, activation="gelu")
+        for layer, dw in enumerate(dweights):
+            expected = np.mean(dw.astype(np.float64) ** 2)
+            assert result.grad_weight.second_moment[layer] == pytest.approx(expected, rel=1e-13)
+        top = ic.moments(dy)
+        for field in ("mean", "second_moment", "variance", "abs_max", "zero_fraction"):
+            assert getattr(result.grad_post, field)[1] == getattr(top, field)
+
+    def test_trials_merge_and_files_keep_every_bit(self, tmp_path):
+        chain = {"widths": [20, 30, 9], "activation": "tanh", "backward": True}
+        whole = ic.propagate(**chain, trials=9)
+        parts = [ic.propagate(**chain, trials=r) for r in (range(4), range(4, 9))]
+        parts[0].save(tmp_path / "part.json")
+        total = parts[1] + ic.Propagation.load(tmp_path / "part.json")
+        for result in (total, pickle.loads(pickle.dumps(whole))):
+            assert result.equals(whole)
+            assert (result.verdict, result.grad_factor) == (whole.verdict, whole.grad_factor)
+            for side in ("grad_pre", "grad_post", "grad_weight"):
+                assert getattr(result, side).equals(getattr(whole, side))
+        again = ic.propagate(**whole.spec, seed=whole.seed, trials=whole.trials[0], threads=2)
+        assert again.equals(whole)
+        data = whole.to_dict()
+        assert data["grad_weight"]["second_moment"] == whole.grad_weight.second_moment.tolist()
+        for change in ({"cross": data["record"]["cross"][:1]}, {"maxima": [1.0] * 4}):
+            with pytest.raises(ValueError, match="damaged"):
+                ic.Propagation.from_dict({**data, "record": {**data["record"], **change}})
+        with pytest.raises(ValueError, match="damaged"):
+            ic.Propagation.from_dict({**data, "spec": {**data["spec"], "backward": 1}})
+
+    def test_the_standard_error_of_the_factor(self):
+        """The delta method over the very trials, from the middle layer to the first."""
+        trials = [ic.propagate([16] * 6, trials=range(t, t + 1), backward=True) for t in range(20)]
+        whole = sum(trials[1:], trials[0])
+        from_, to = (
+            np.array([one.grad_pre.second_moment[layer] for one in trials]) for layer in (3, 0)
+        )
+        factor = (to.mean() / from_.mean()) ** (1 / 3)
+        influence = to / to.mean() - from_ / from_.mean()
+        assert whole.grad_factor == pytest.approx(factor, rel=1e-11)
+        assert whole.grad_factor_se == pytest.approx(
+            factor * influence.std(ddof=1) / math.sqrt(20) / 3, rel=1e-10
+        )
+
+    def test_a_gradient_that_overflows_or_vanishes_is_said_to(self):
+        chain = {"activation": "linear", "batch": 4, "trials": 3, "backward": True}
+        result = ic.propagate([8] * 41, init="normal(std=10)", **chain)
+        assert result.grad_outcome == "overflows"
+        layers = np.flatnonzero(~np.isfinite(result.grad_weight.second_moment)) + 1
+        assert f"gradient overflows float32 at layer {layers[-1]} (" in result.verdict
+        result = ic.propagate([8] * 5, init=["ones", "ones", "zeros", "ones"], **chain)
+        assert result.grad_outcome == "vanishes"
+        assert "gradient vanishes: exactly 0 from layer 2" in result.verdict
+
+    def test_a_table_shows_both(self):
+        result = ic.propagate([8] * 3, trials=3, backward=True)
+        heading, by_h, by_x = str(result).splitlines()[1:4]
+        assert heading.split()[-4:] == ["gradient", "±", "s.e.", "predicted"]
+        for row, side in ((by_h, result.grad_pre), (by_x, result.grad_post)):
+            shown = measured(side.second_moment[0], side.se.second_moment[0])
+            assert row.rpartition("  ")[0].rstrip().endswith(shown)
+
+
 class TestResults:
     def test_spec_runs_it_again(self):
         result = ic.propagate([9, 17, 5], bias="zeros", last="linear", seed=2**64 - 1, trials=7)
@@ -265,6 +417,8 @@ class TestArguments:
             ({"threads": 0}, ValueError, "threads"),
             ({"executor": 3}, TypeError, "executor"),
             ({"progress": 3}, TypeError, "progress"),
+            ({"backward": 1}, TypeError, "backward must be True or False; got 1"),
+            ({"backward": None}, TypeError, "backward"),
         ],
     )
     def test_refused_before_anything_runs(self, change, error, words):

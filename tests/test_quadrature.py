@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from initcore.activations import ACTIVATIONS
-from initcore.quadrature import gaussian_mean, gaussian_moments, gaussian_squared_slope
+from initcore.quadrature import (
+    gaussian_mean,
+    gaussian_moments,
+    gaussian_product_mean,
+    gaussian_squared_slope,
+)
 
 SIGMAS = [1e-6, 1e-3, 0.1, 0.7, 1.0, 3.0, 10.0, 123.4, 1e4, 1e6]
 
@@ -134,6 +139,52 @@ def test_squared_slope_from_values_alone(name):
     phi = ACTIVATIONS[name]
     exact = gaussian_mean(lambda x: phi.derivative(x) ** 2, 1.0, phi.kinks)
     assert gaussian_squared_slope(phi, phi.kinks) == pytest.approx(exact, rel=1e-12)
+
+
+# E φ(√q u) φ(√q v), E uv = c: arc-cosine kernels (Cho and Saul 2009), erf (Williams 1997), sin.
+def _arc_cosine_2(q, c):
+    angle = math.acos(c)
+    both = 3 * math.sin(angle) * c + (math.pi - angle) * (1 + 2 * c * c)
+    return q * q * both / (2 * math.pi)
+
+
+OVERLAPS = {
+    "linear": lambda q, c: q * c,
+    "relu": lambda q, c: q * (math.sqrt(1 - c * c) + (math.pi - math.acos(c)) * c) / (2 * math.pi),
+    "relu2": _arc_cosine_2,
+    "erf": lambda q, c: 2 / math.pi * math.asin(2 * q * c / (1 + 2 * q)),
+    "sin": lambda q, c: (math.exp(-q * (1 - c)) - math.exp(-q * (1 + c))) / 2,
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+@pytest.mark.parametrize("c", [-1.0, -0.999, -0.5, 0.0, 1e-9, 0.3, 0.9, 0.999999, 1 - 1e-12, 1.0])
+def test_two_correlated_gaussians(name, c):
+    phi = ACTIVATIONS[name]
+    for sigma in (1e-2, 1.0, 5.0, 1e3):
+        if name == "sin" and sigma > 200:
+            continue
+        q = sigma * sigma
+        whole = SECOND_MOMENTS[name](q)
+        found = gaussian_product_mean(phi, sigma, c, phi.kinks)
+        # asin is steep next to 1: 1e-16 of c is that much of E f² there
+        assert found == pytest.approx(OVERLAPS[name](q, c), abs=2e-11 * whole)
+
+
+def test_two_correlated_gaussians_and_kinks_elsewhere():
+    """E 1(u > a)(u − a) 1(v > b)… with c = 0 is a product of two means."""
+
+    def function(x):
+        return np.maximum(x - 0.4, 0) + np.abs(x + 1.3)
+
+    one = gaussian_mean(function, 1.0, (0.4, -1.3))
+    assert gaussian_product_mean(function, 1.0, 0.0, (0.4, -1.3)) == pytest.approx(
+        one**2, rel=1e-13
+    )
+    both = gaussian_mean(lambda x: function(x) * function(-x), 1.0, (0.4, -0.4, 1.3, -1.3))
+    assert gaussian_product_mean(function, 1.0, -1.0, (0.4, -1.3)) == pytest.approx(both, rel=1e-13)
+    near = gaussian_product_mean(function, 1.0, -1.0 + 1e-13, (0.4, -1.3))
+    assert near == pytest.approx(both, rel=1e-6)
 
 
 def test_bad_arguments():

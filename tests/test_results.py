@@ -37,6 +37,7 @@ SPEC = {
     "bias": None,
     "batch": 8,
     "dtype": "float64",
+    "backward": False,
 }
 
 

@@ -286,3 +286,44 @@ def test_the_forced_instruction_set_is_used():
     wanted = os.environ.get("INITCORE_ISA")
     assert ic.isa() == (wanted or next(iter(_core.available())))
     assert "portable" in _core.available()
+
+
+def test_a_thread_that_could_not_be_started_is_waited_for(monkeypatch):
+    """The pool keeps the work of a thread it could not start: another may do it, late."""
+    lost, begun, go_on = [], threading.Event(), threading.Event()
+
+    class Pool:
+        def submit(self, work):
+            thread = threading.Thread(target=work)
+            lost.append(thread)
+            thread.start()
+            begun.wait(10)
+            raise RuntimeError("can't start new thread")
+
+    def task(i):
+        if threading.current_thread() in lost:
+            begun.set()
+            go_on.wait(10)
+        else:
+            begun.wait(10)
+            threading.Timer(0.2, go_on.set).start()
+        return i
+
+    monkeypatch.setattr(streams, "_get_pool", Pool)
+    tasks = [(i,) for i in range(5)]
+    assert streams.parallel(task, tasks, 2) == list(range(5))
+
+
+def test_work_that_comes_too_late_does_nothing(monkeypatch):
+    late = []
+
+    class Pool:
+        def submit(self, work):
+            late.append(work)
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(streams, "_get_pool", Pool)
+    calls = []
+    streams.parallel(calls.append, [(i,) for i in range(3)], 2)
+    late[0]()
+    assert calls == [0, 1, 2]

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .experiments.attention import compare_scalings, propagate_attention
     from .experiments.chain import compare_inits, propagate
     from .kernels.attention import attention, attention_backward, attention_stats
-    from .kernels.chain import chain, moments
+    from .kernels.chain import chain, chain_backward, moments
     from .kernels.softmax import softmax, softmax_backward
     from .results.attention import AttentionPropagation, ScalingComparison
     from .results.attention_rows import AttentionRows, AttentionSummary
@@ -77,6 +77,7 @@ _LATER = {
     "attention_backward": "kernels.attention",
     "attention_stats": "kernels.attention",
     "chain": "kernels.chain",
+    "chain_backward": "kernels.chain",
     "compare_inits": "experiments.chain",
     "compare_scalings": "experiments.attention",
     "moments": "kernels.chain",
@@ -128,6 +129,7 @@ __all__ = [
     "attention_backward",
     "attention_stats",
     "chain",
+    "chain_backward",
     "compare_inits",
     "compare_scalings",
     "constant",

@@ -39,6 +39,13 @@ cdef extern from "initcore.h" nogil:
         size_t batch, n_layers
         ic_source input
         const ic_layer *layers
+        int backward
+        ic_source output_gradient
+
+    ctypedef struct ic_gradients:
+        void *input
+        void **weights
+        void **biases
 
     ctypedef struct ic_softmax_rows:
         size_t rows, n
@@ -111,8 +118,28 @@ cdef extern from "initcore.h" nogil:
         int (*chain_columns_f64)(const ic_kernels *, const ic_chain *, uint64_t, size_t, size_t,
                                  size_t, ic_unit *, ic_moments *, double *, void *, void *,
                                  const int32_t *) noexcept nogil
-        void (*chain_merge)(const ic_unit *, size_t, size_t, const ic_moments *, size_t,
+        void (*chain_merge)(const ic_unit *, int, size_t, size_t, const ic_moments *, size_t,
                             ic_moments *) noexcept nogil
+        int (*chain_backward_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
+                                  ic_moments *, const ic_gradients *, void *,
+                                  const int32_t *) noexcept nogil
+        int (*chain_backward_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
+                                  ic_moments *, const ic_gradients *, void *,
+                                  const int32_t *) noexcept nogil
+        void (*chain_output_gradient_f32)(const ic_kernels *, const ic_chain *, uint64_t,
+                                          ic_moments *, const ic_gradients *, void *,
+                                          void *) noexcept nogil
+        void (*chain_output_gradient_f64)(const ic_kernels *, const ic_chain *, uint64_t,
+                                          ic_moments *, const ic_gradients *, void *,
+                                          void *) noexcept nogil
+        int (*chain_backward_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t, size_t,
+                                          size_t, size_t, ic_unit *, ic_unit *, ic_moments *,
+                                          const ic_gradients *, void *, void *,
+                                          const int32_t *) noexcept nogil
+        int (*chain_backward_columns_f64)(const ic_kernels *, const ic_chain *, uint64_t, size_t,
+                                          size_t, size_t, ic_unit *, ic_unit *, ic_moments *,
+                                          const ic_gradients *, void *, void *,
+                                          const int32_t *) noexcept nogil
         void (*softmax_f32)(const float *, float *, double *,
                          const ic_softmax_rows *) noexcept nogil
         void (*softmax_f64)(const double *, double *, double *,

@@ -35,6 +35,16 @@ class Chain:
         input: Source,
         weights: Sequence[Source],
         biases: Sequence[Source | None],
+        output_gradient: Source | None = None,
+    ) -> None: ...
+
+class Gradients:
+    def __init__(
+        self,
+        dtype: str,
+        input: npt.NDArray[Any] | None,
+        weights: Sequence[npt.NDArray[Any] | None],
+        biases: Sequence[npt.NDArray[Any] | None],
     ) -> None: ...
 
 class Attention:
@@ -131,6 +141,41 @@ class Kernels:
         parts: npt.NDArray[np.float64],
         state: npt.NDArray[np.float64],
     ) -> None: ...
+    def chain_backward(
+        self,
+        chain: Chain,
+        trial: int,
+        n_trials: int,
+        states: npt.NDArray[np.float64] | None,
+        gradient_states: npt.NDArray[np.float64] | None,
+        out: Gradients | None,
+        workspace: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
+    def chain_output_gradient(
+        self,
+        chain: Chain,
+        trial: int,
+        state: npt.NDArray[np.float64] | None,
+        out: Gradients | None,
+        shared: npt.NDArray[np.uint8],
+        own: npt.NDArray[np.uint8],
+    ) -> None: ...
+    def chain_backward_columns(
+        self,
+        chain: Chain,
+        trial: int,
+        layer: int,
+        first: int,
+        last: int,
+        units: npt.NDArray[np.float64] | None,
+        weight_units: npt.NDArray[np.float64] | None,
+        part: npt.NDArray[np.float64] | None,
+        out: Gradients | None,
+        shared: npt.NDArray[np.uint8],
+        own: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
     def softmax(
         self,
         z: npt.NDArray[Any],

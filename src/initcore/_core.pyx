@@ -42,7 +42,8 @@ cdef class Chain:
 
     `input`, each of `weights` and of `biases` is an array (stored) or a tuple
     (stream, kind, scale, shift, low, high[, truncation]) (drawn; trial t adds t to the stream);
-    `activations` are (kernel id, parameter, saturation threshold).
+    `activations` are (kernel id, parameter, saturation threshold). With an `output_gradient`, which
+    is a source like the input, it can also be run backward.
     """
 
     cdef ic_chain chain
@@ -51,7 +52,7 @@ cdef class Chain:
     cdef readonly str dtype
 
     def __cinit__(self, str dtype, uint64_t seed, size_t batch, widths, activations, input,
-                  weights, biases):
+                  weights, biases, output_gradient=None):
         cdef size_t n_layers = len(widths) - 1
         cdef size_t l
         self.dtype = dtype
@@ -64,6 +65,9 @@ cdef class Chain:
         self.chain.n_layers = n_layers
         self.chain.layers = self.layers
         self.bind(&self.chain.input, input)
+        self.chain.backward = output_gradient is not None
+        if output_gradient is not None:
+            self.bind(&self.chain.output_gradient, output_gradient)
         for l in range(n_layers):
             self.layers[l].n_in = widths[l]
             self.layers[l].n_out = widths[l + 1]
@@ -91,6 +95,42 @@ cdef class Chain:
         source.data = buffer.buf
         source.row_stride = buffer.strides[0] // buffer.itemsize if buffer.ndim > 1 else 0
         return 0
+
+
+cdef class Gradients:
+    """Where a backward pass writes: `input` (batch, n_in), one of `weights` (n_out, n_in) and one of
+    `biases` (n_out) a layer, C-contiguous arrays of the chain's dtype; None where not wanted."""
+
+    cdef ic_gradients gradients
+    cdef list buffers
+
+    def __cinit__(self, str dtype, input, weights, biases):
+        cdef size_t n_layers = len(weights)
+        cdef size_t l
+        self.buffers = []
+        self.gradients.weights = <void **>calloc(max(n_layers, 1), sizeof(void *))
+        self.gradients.biases = <void **>calloc(max(n_layers, 1), sizeof(void *))
+        if self.gradients.weights is NULL or self.gradients.biases is NULL:
+            raise MemoryError(f"gradients of {n_layers} layers")
+        self.gradients.input = self.bind(dtype, input)
+        for l in range(n_layers):
+            self.gradients.weights[l] = self.bind(dtype, weights[l])
+            self.gradients.biases[l] = self.bind(dtype, biases[l])
+
+    def __dealloc__(self):
+        free(self.gradients.weights)
+        free(self.gradients.biases)
+
+    cdef void *bind(self, str dtype, array) except? NULL:
+        if array is None or array.size == 0:
+            return NULL
+        view = memoryview(array)
+        if view.format != ("f" if dtype == "float32" else "d") or view.readonly:
+            raise TypeError(f"a {dtype} gradient was given an array of format {view.format!r}")
+        if not view.c_contiguous:
+            raise TypeError("a gradient was given an array that is not C-contiguous")
+        self.buffers.append(view)
+        return PyMemoryView_GET_BUFFER(view).buf
 
 
 cdef const void *bind_matrices(array, str dtype, list buffers) except? NULL:
@@ -344,14 +384,83 @@ cdef class Kernels:
 
     def chain_merge(self, const double[:, :, ::1] units, size_t batch,
                     const double[:, :, ::1] parts, double[:, ::1] state):
-        """The layer's state (2, 7), zeros before, from its units and the parts of its ranges."""
+        """Into state (states, 7), zeros before, units (n, states, 2) of `batch` values each and the
+        parts (n_parts, states, 7) of the ranges they came in; 1 or 2 states."""
         cdef size_t n = units.shape[0]
         cdef size_t n_parts = parts.shape[0]
-        if n and n_parts:
+        cdef int states = <int>units.shape[1]
+        if n and batch:
             with nogil:
-                self.k.chain_merge(<const ic_unit *>&units[0, 0, 0], n, batch,
-                                   <const ic_moments *>&parts[0, 0, 0], n_parts,
-                                   <ic_moments *>&state[0, 0])
+                self.k.chain_merge(<const ic_unit *>&units[0, 0, 0], states, n, batch,
+                                   <const ic_moments *>&parts[0, 0, 0] if n_parts else NULL,
+                                   n_parts, <ic_moments *>&state[0, 0])
+
+    def chain_backward(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
+                       double[:, :, :, ::1] states, double[:, :, :, ::1] gradient_states,
+                       Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel):
+        """Trials trial, trial + 1, … forward and backward; states (n_trials, n_layers, 2, 7),
+        gradient_states (n_trials, n_layers, 3, 7) and out (the last trial's) may be None. False when
+        cancelled."""
+        cdef ic_moments *moments = NULL
+        cdef ic_moments *gradients = NULL
+        cdef const ic_gradients *to = &out.gradients if out is not None else NULL
+        cdef uint64_t t
+        cdef int finished = 1
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            for t in range(n_trials):
+                if states is not None:
+                    moments = <ic_moments *>&states[t, 0, 0, 0]
+                if gradient_states is not None:
+                    gradients = <ic_moments *>&gradient_states[t, 0, 0, 0]
+                if single:
+                    finished = self.k.chain_backward_f32(self.k, &chain.chain, trial + t, moments,
+                                                         gradients, to, &workspace[0], &cancel[0])
+                else:
+                    finished = self.k.chain_backward_f64(self.k, &chain.chain, trial + t, moments,
+                                                         gradients, to, &workspace[0], &cancel[0])
+                if not finished:
+                    break
+        return bool(finished)
+
+    def chain_output_gradient(self, Chain chain not None, uint64_t trial, double[:, ::1] state,
+                              Gradients out, uint8_t[::1] shared, uint8_t[::1] own):
+        """The first piece of a backward pass; state (2, 7), of the last layer, may be None."""
+        cdef ic_moments *moments = <ic_moments *>&state[0, 0] if state is not None else NULL
+        cdef const ic_gradients *to = &out.gradients if out is not None else NULL
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_output_gradient_f32(self.k, &chain.chain, trial, moments, to,
+                                                 &shared[0], &own[0])
+            else:
+                self.k.chain_output_gradient_f64(self.k, &chain.chain, trial, moments, to,
+                                                 &shared[0], &own[0])
+
+    def chain_backward_columns(self, Chain chain not None, uint64_t trial, size_t layer,
+                               size_t first, size_t last, double[:, :, ::1] units,
+                               double[:, :, ::1] weight_units, double[:, ::1] part, Gradients out,
+                               uint8_t[::1] shared, uint8_t[::1] own, const int32_t[::1] cancel):
+        """Inputs first … last − 1 of a layer; units (n_in, 2, 2), weight_units (n_in, 1, 2) and part
+        (2, 7) may be None, part is written. False when cancelled."""
+        cdef ic_unit *found = <ic_unit *>&units[0, 0, 0] if units is not None else NULL
+        cdef ic_unit *squares = (
+            <ic_unit *>&weight_units[0, 0, 0] if weight_units is not None else NULL
+        )
+        cdef ic_moments *moments = <ic_moments *>&part[0, 0] if part is not None else NULL
+        cdef const ic_gradients *to = &out.gradients if out is not None else NULL
+        cdef int finished
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                finished = self.k.chain_backward_columns_f32(
+                    self.k, &chain.chain, trial, layer, first, last, found, squares, moments, to,
+                    &shared[0], &own[0], &cancel[0])
+            else:
+                finished = self.k.chain_backward_columns_f64(
+                    self.k, &chain.chain, trial, layer, first, last, found, squares, moments, to,
+                    &shared[0], &own[0], &cancel[0])
+        return bool(finished)
 
     def softmax(self, const real[:, ::1] z, real[:, ::1] p, double[:, ::1] statistics,
                 size_t first_row, double scale, double softcap, const uint8_t[:, ::1] keep,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Laws: the distributions of numbers that the kernels draw.
 
-Each has mean, std, bound (the largest |value|), scaled(f), and distribution(dtype), which is what
-the kernel draws.
+Each has mean, std, bound (the largest |value|), scaled(f), and distribution(dtype): what the kernel
+draws, its parameters rounded once to the dtype; ValueError where they overflow or vanish in it, or
+its range has no values there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _REACH = {
     "float32": math.sqrt(2.0 * 33.0 * math.log(2.0)),
     "float64": math.sqrt(2.0 * 54.0 * math.log(2.0)),
 }
+# The least number of values that the arithmetic must tell apart in a truncated normal's range.
+_RESOLVED = 1024
 
 
 def _finite(dtype: Dtype, what: str, value: float) -> float:
@@ -131,7 +134,7 @@ class Uniform:
 
     def distribution(self, dtype: Dtype) -> Distribution:
         if self.low == self.high:
-            return Constant(self.mean).distribution(dtype)
+            return Constant(self.mean + 0.0).distribution(dtype)
         # Below both high and high rounded to the dtype, whichever a person compares with.
         last = dtype.last_below(min(self.high, _finite(dtype, "the upper end", self.high)))
         if self.low == -self.high:
@@ -190,6 +193,13 @@ class TruncatedNormal:
 
     def distribution(self, dtype: Dtype) -> Distribution:
         first, last = _open_interval(dtype, self.low, self.high)
+        distance = max(abs(self.a), abs(self.b)) * self.parent_std
+        if self.high - self.low < _RESOLVED * math.ldexp(distance, -dtype.compute.precision):
+            raise ValueError(
+                f"the range ({self.low!r}, {self.high!r}) must be wider, so far from the mean "
+                f"{self.parent_mean!r} of its parent, for {dtype.compute.name} to tell its values "
+                "apart; it is as good as uniform"
+            )
         # Beyond a cut-off at n, the words reach less far than √(n² + reach²).
         reach = math.hypot(_REACH[dtype.compute.name], max(self.a, -self.b, 0.0))
         farthest = min(reach, max(abs(self.a), abs(self.b)))
@@ -205,3 +215,13 @@ class TruncatedNormal:
 
 
 Law = Constant | Normal | Uniform | TruncatedNormal
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tensor whose entries are drawn one by one: from one law, or from several that take turns
+    on an axis."""
+
+    laws: tuple[Law, ...]
+    axis: int = 0
+    spans: tuple[tuple[int, int], ...] = ()  # where each of several laws begins and ends

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict, Unpack, cast
 
@@ -27,7 +28,7 @@ class LayoutOptions(TypedDict, total=False):
 
 def integers(argument: str, value: object) -> tuple[int, ...]:
     """One integer or a sequence of them, as a tuple; TypeError for others."""
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes | Iterator):
         raise TypeError(f"{argument} must be an integer or integers, got {value!r}")
     try:
         entries = tuple(cast(Sequence[object], value))
@@ -88,13 +89,16 @@ class Layout:
             raise TypeError(f"transposed must be True or False, got {transposed!r}")
         groups = positive("groups", groups)
         sizes = (1,) if parts is None else integers("parts", parts)
+        try:
+            several = parts is not None and operator.index(cast(int, parts)) < 0
+        except TypeError:
+            several = True
         if not sizes or min(sizes) < 1:
             raise ValueError(
                 f"parts must be a number of equal parts, or the sizes of the parts, got {parts!r}"
             )
         if groups > 1 and parts is not None:
             raise ValueError(f"parts= and groups= exclude each other, got {parts!r} and {groups}")
-        several = hasattr(parts, "__len__")
         return cls(ins, outs, batch or (), groups, sizes if several else sizes[0], transposed)
 
     def axes(self, shape: tuple[int, ...]) -> tuple[set[int], set[int], set[int]]:

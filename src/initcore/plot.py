@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from initcore.results.attention import AttentionPropagation
+from initcore.results.layers import LayerStats
 from initcore.results.propagation import Propagation
 
 try:
@@ -55,8 +56,9 @@ def propagation(
     """Second moment of the pre-activation by layer, for one result or several side by side.
 
     Layers (from 1) run along the horizontal axis, E[h²] along a logarithmic one, with a band of one
-    standard error over trials and the infinite-width prediction dashed. A layer that is zero or
-    overflows leaves a gap; a cross marks the last layer of a curve that ends early.
+    standard error over trials and the infinite-width prediction dashed; dotted, that of the
+    gradient by h where there is a backward pass. A layer that is zero or overflows leaves a gap; a
+    cross marks the last layer of a curve that ends early.
 
     ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
     """
@@ -143,19 +145,25 @@ def attention(
 
 def _curve(axes: Axes, result: Propagation, colour: str) -> float:
     """Draw one result; return the last second moment shown (NaN if none), its label's place."""
-    mean = _mean(result)
+    mean = _mean(result.pre)
     layers = np.arange(1, mean.size + 1)
-    if result.pre.se is not None:
-        error = np.nan_to_num(result.pre.se.second_moment, nan=0.0, posinf=0.0)
-        # A logarithmic axis has no room for 0: a band that would reach it stops at mean / 10.
-        lower = np.maximum(mean - error, 0.1 * mean)
-        with np.errstate(over="ignore"):
-            upper = _visible(mean + error)
-        axes.fill_between(layers, lower, upper, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(layers, mean, color=colour, linewidth=1.8, solid_capstyle="round")
-    # Dark, so that it shows on the very curve that it predicts.
-    theory = _visible(result.theory.pre.second_moment)
-    axes.plot(layers, theory, color=_THEORY, linewidth=0.9, linestyle=_DASHED)
+    sides: list[tuple[LayerStats, LayerStats | None, str]] = [(result.pre, result.theory.pre, "-")]
+    if result.grad_pre is not None:
+        sides.append((result.grad_pre, result.theory.grad_pre, ":"))
+    for stats, predicted, style in sides:
+        centre = _mean(stats)
+        if stats.se is not None:
+            error = np.nan_to_num(stats.se.second_moment, nan=0.0, posinf=0.0)
+            # A logarithmic axis has no room for 0: a band that would reach it stops at mean / 10.
+            lower = np.maximum(centre - error, 0.1 * centre)
+            with np.errstate(over="ignore"):
+                upper = _visible(centre + error)
+            axes.fill_between(layers, lower, upper, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(layers, centre, color=colour, linewidth=1.8, linestyle=style)
+        if predicted is not None:
+            # Dark, so that it shows on the very curve that it predicts.
+            theory = _visible(predicted.second_moment)
+            axes.plot(layers, theory, color=_THEORY, linewidth=0.9, linestyle=_DASHED)
     shown = np.flatnonzero(np.isfinite(mean))
     if not shown.size:
         return math.nan
@@ -166,10 +174,10 @@ def _curve(axes: Axes, result: Propagation, colour: str) -> float:
     return float(mean[last])
 
 
-def _mean(result: Propagation) -> NDArray[np.float64]:
+def _mean(stats: LayerStats) -> NDArray[np.float64]:
     """The second moments; NaN too where some entries overflowed: the mean of the rest would lie."""
-    overflowed = result.pre.nonfinite_fraction > 0
-    return np.where(overflowed, np.nan, _visible(result.pre.second_moment))
+    overflowed = stats.nonfinite_fraction > 0
+    return np.where(overflowed, np.nan, _visible(stats.second_moment))
 
 
 def _visible(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -181,7 +189,8 @@ def _visible(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _frame(axes: Axes, curves: list[Propagation]) -> None:
     """Axes, their limits and words, and the key to the kinds of line."""
     axes.set_yscale("log")
-    heights = np.concatenate([_mean(result) for result in curves])
+    gradients = [result.grad_pre for result in curves if result.grad_pre is not None]
+    heights = np.concatenate([_mean(stats) for stats in [*(r.pre for r in curves), *gradients]])
     heights = heights[np.isfinite(heights)]
     if heights.size:
         # At least two decades, or a chain that holds would look as ragged as one that does not.
@@ -201,7 +210,12 @@ def _frame(axes: Axes, curves: list[Propagation]) -> None:
         axes.set_title(setting.pop(), loc="left", fontsize=_LABEL_SIZE, color="0.3")
     measured = Line2D([], [], color="0.5", linewidth=1.8, label="measured, ± s.e.")
     theory = Line2D([], [], color=_THEORY, linewidth=0.9, linestyle=_DASHED, label="infinite width")
-    axes.legend(handles=[measured, theory], loc="best", frameon=False, fontsize=_LABEL_SIZE)
+    handles = [measured, theory]
+    if gradients:
+        handles.append(
+            Line2D([], [], color="0.5", linewidth=1.8, linestyle=":", label="gradient by it")
+        )
+    axes.legend(handles=handles, loc="best", frameon=False, fontsize=_LABEL_SIZE)
 
 
 def _spread(axes: Axes, anchors: list[float]) -> list[float]:

@@ -90,10 +90,12 @@ def gaussian_panels(
     kinks: Sequence[float] = (),
     mean: float = 0.0,
     size: float = 0.0,
+    max_panels: int = _MAX_PANELS,
 ) -> Panels:
     """Panels on which f is resolved, as :func:`gaussian_mean` takes its arguments, unchecked.
 
-    size: what errors are compared with if it is larger than E|f|, for an f with errors of its own.
+    size: what errors are compared with if it is larger than E|f|, for an f with errors of its own;
+    max_panels: after so many what is rough stays so.
     """
     if sigma == 0.0 or math.isinf(sigma):
         # The limits: a point, or half of the mass at either end of the line.
@@ -109,7 +111,7 @@ def gaussian_panels(
     left, right = cuts[:-1][distinct], cuts[1:][distinct]
     total = 0.0
     finished: list[Panels] = []
-    budget = _MAX_PANELS
+    budget = max_panels
     while True:
         half = ((right - left) / 2)[:, None]
         z = left[:, None] + half * (1.0 + rule.nodes)
@@ -204,6 +206,7 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
 # Two correlated Gaussians
 
 _INNER_Z = np.array([0.0, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0, 12.5])
+_OUTER_PANELS = 1000  # each is as dear as a hundred of one Gaussian
 _ROWS = 256  # outer nodes at a time: the inner panels of more would not stay in cache
 
 
@@ -236,7 +239,7 @@ def gaussian_product_mean(
             return _evaluate(function, x) * np.concatenate(inner)
 
         size = gaussian_moments(function, sigma, kinks).second_moment
-        panels = gaussian_panels(integrand, sigma, kinks, size=size)
+        panels = gaussian_panels(integrand, sigma, kinks, size=size, max_panels=_OUTER_PANELS)
         return panels.mean(panels.values)
 
 

@@ -91,7 +91,7 @@ def split_top_level(text: str) -> list[str]:
 
 def spell(value: object) -> str:
     """The literal that stands for an argument: numbers equal in value have one spelling."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return f"({', '.join(map(spell, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return str(int(value))

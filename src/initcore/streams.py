@@ -11,7 +11,7 @@ import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -98,9 +98,12 @@ def stream_id(name: object, trial: object = 0) -> int:
     if isinstance(name, str):
         hashed = _hash_name(name)
     else:
-        word = _check_word("name", name) if name is not None else None
-        if word is None:
-            raise TypeError("name=None: a str, or an integer in [0, 2**64), is accepted")
+        try:
+            word = _check_word("name", name)
+        except TypeError:
+            raise TypeError(
+                f"name={name!r}: a str, or an integer in [0, 2**64), is accepted"
+            ) from None
         hashed = _hash(word.to_bytes(8, "little"), b"int")
     return (hashed + _check_word("trial", trial)) % _WORD
 
@@ -178,6 +181,11 @@ def parallel(
 
     results: list[Any] = [None] * len(tasks)
     queue = deque(enumerate(tasks))
+    failures: list[BaseException] = []
+    # A thread that could not be started leaves its `work` in the pool, where another may find it
+    # late: so those at work are counted, and none begins when this function is done.
+    state = threading.Condition()
+    at_work, closed = 0, False
 
     def stop() -> None:
         queue.clear()
@@ -185,62 +193,74 @@ def parallel(
             cancel[0] = 1
 
     def work() -> None:
-        while True:
-            try:
-                index, task = queue.popleft()
-            except IndexError:
+        nonlocal at_work
+        with state:
+            if closed:
                 return
-            try:
+            at_work += 1
+        try:
+            while True:
+                try:
+                    index, task = queue.popleft()
+                except IndexError:
+                    return
                 results[index] = function(*task)
-            except BaseException:
-                stop()
-                raise
+        except BaseException as error:
+            failures.append(error)
+            stop()
+            raise
+        finally:
+            with state:
+                at_work -= 1
+                state.notify_all()
 
     helpers: list[Future[None]] = []
     try:
         for _ in range(min(threads, len(tasks)) - (cancel is None)):
             try:
                 helpers.append(_get_pool().submit(work))
-            except RuntimeError:  # the interpreter is shutting down: no new threads
+            except RuntimeError:  # no new threads: a limit, or the interpreter is shutting down
                 break
         if cancel is None or not helpers:
             work()
         while wait(helpers, 0.05).not_done:
             report()
-        for helper in helpers:
-            helper.result()
     except BaseException:
         stop()
         raise
     finally:
         wait(helpers)
+        with state:
+            closed = True
+            state.wait_for(lambda: at_work == 0)
+    if failures:
+        raise failures[0]
     return results
 
 
 # --- arrays ---------------------------------------------------------------------------------------
 
 
-def blocks(shape: tuple[int, ...], limit: int) -> list[tuple[int, int, tuple[Any, ...]]]:
+def blocks(shape: tuple[int, ...], limit: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
     """Cuts an index space of `shape` into pieces contiguous in C order, at most `limit` long.
 
-    Returns (first, size, index) a piece: its first logical index, its length, and the index that
+    Yields (first, size, index) a piece: its first logical index, its length, and the index that
     takes it out of an array of that shape.
     """
     size = prod(shape)
     if size <= limit or not shape:
-        return [(0, size, (...,))] if size else []
+        if size:
+            yield 0, size, (...,)
+        return
     inner = prod(shape[1:])
     if inner > limit:
-        return [
-            (i * inner + first, length, (i, *index))
-            for i in range(shape[0])
-            for first, length, index in blocks(shape[1:], limit)
-        ]
+        for i in range(shape[0]):
+            for first, length, index in blocks(shape[1:], limit):
+                yield i * inner + first, length, (i, *index)
+        return
     rows = limit // inner
-    starts = range(0, shape[0], rows)
-    return [
-        (i * inner, (min(i + rows, shape[0]) - i) * inner, (slice(i, i + rows),)) for i in starts
-    ]
+    for i in range(0, shape[0], rows):
+        yield i * inner, (min(i + rows, shape[0]) - i) * inner, (slice(i, i + rows),)
 
 
 def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
@@ -399,9 +419,10 @@ def fill(
     draw = _core.default().draw
     d, half = distribution, find_dtype(out.dtype).half
     words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high, d.truncation)
+    out = np.asarray(out)  # a matrix would stay one
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:
-        flat = np.asarray(out).reshape(-1)  # a matrix would stay one
+        flat = out.reshape(-1)
         flat = flat.view(np.uint16) if half else flat
         if shard is None and out.size <= _SMALL_ELEMENTS:
             draw(flat, 0, *words, half=half)
@@ -416,7 +437,7 @@ def fill(
         if not contiguous:
             target[...] = buffer.view(out.dtype).reshape(target.shape)
 
-    parallel(task, blocks(out.shape, _TASK_ELEMENTS), threads)
+    parallel(task, list(blocks(out.shape, _TASK_ELEMENTS)), threads)
 
 
 def _draw_runs(

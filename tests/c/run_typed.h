@@ -95,12 +95,45 @@ static REAL *T(matrix)(size_t rows, size_t columns, size_t stride) {
 }
 
 enum { T(LAYERS) = 3 };
+static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
+    chain->backward = 1;
+    const size_t batch = chain->batch, inputs = batch * chain->layers[0].n_in;
+    char *workspace = buffer(k->T(chain_workspace)(chain) + 1, 1);
+    ic_moments moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
+    void *weights[T(LAYERS)], *biases[T(LAYERS)];
+    const ic_gradients out = {buffer(inputs, sizeof(REAL)), weights, biases};
+    int32_t cancel = 0;
+    for (size_t l = 0; l < T(LAYERS); l++) {
+        weights[l] = buffer(chain->layers[l].n_in * chain->layers[l].n_out, sizeof(REAL));
+        biases[l] = buffer(chain->layers[l].n_out, sizeof(REAL));
+    }
+    if (!k->T(chain_backward)(k, chain, 5, moments, gradients, &out, workspace + 1, &cancel))
+        fail("cancelled");
+    T(take_moments)(moments, COUNT(moments));
+    T(take_moments)(gradients, COUNT(gradients));
+    T(take)(out.input, inputs);
+    for (size_t l = 0; l < T(LAYERS); l++) {
+        T(take)(weights[l], chain->layers[l].n_in * chain->layers[l].n_out);
+        T(take)(biases[l], chain->layers[l].n_out);
+        free(weights[l]);
+        free(biases[l]);
+    }
+    if (!k->T(chain_backward)(k, chain, 5, NULL, gradients, NULL, workspace + 1, &cancel))
+        fail("cancelled");
+    T(take_moments)(gradients, COUNT(gradients));
+    cancel = 1;
+    if (k->T(chain_backward)(k, chain, 5, moments, gradients, NULL, workspace + 1, &cancel))
+        fail("not cancelled");
+    free(out.input);
+    free(workspace);
+}
+
 static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size_t batch,
                             int stored, int activation) {
     const ic_distribution normal = {.kind = IC_NORMAL, .scale = 0.5};
     ic_layer layers[T(LAYERS)];
     REAL *arrays[2 * T(LAYERS) + 1] = {NULL};
-    ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers};
+    ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers, 0, {NULL, 0, normal, 20}};
     if (stored) {
         arrays[0] = T(matrix)(batch, n_in, n_in + 2);
         chain.input.data = arrays[0];
@@ -133,8 +166,9 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
     T(take_moments)(moments, COUNT(moments));
     cancel = 1;
     if (k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("not cancelled");
-    for (size_t i = 0; i < COUNT(arrays); i++) free(arrays[i]);
     free(workspace);
+    T(run_backward_of)(k, &chain);
+    for (size_t i = 0; i < COUNT(arrays); i++) free(arrays[i]);
     free(y);
 }
 

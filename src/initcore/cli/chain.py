@@ -128,7 +128,7 @@ def chain(
         record = {"format": "initcore.chain", "version": 1, "layers": names, **measured.to_dict()}
         with option("--json"):
             save(json_file, record)
-    console().print(layer_table(title, measured.pre, measured.post, names=names))
+    console().print(layer_table(title, measured, names=names))
 
 
 def read_layers(path: Path) -> list[Layer]:

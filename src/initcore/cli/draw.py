@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,13 +67,14 @@ def draw(
 ) -> None:
     """Draw a tensor into a file: the same bits on every machine, for every number of threads.
 
-    The file grows under another name beside it and takes its own when it is whole. Memory stays
-    bounded, but for orthogonal, delta_orthogonal and sparse, which can only be drawn whole.
+    A file grows under a hidden name, ending in .part, beside the one that it replaces when it is
+    whole. Memory stays bounded; but orthogonal, delta_orthogonal and sparse can only be drawn in
+    one piece, and the last bits of the first two may differ between machines.
     NumPy stores bfloat16 as two bytes: numpy.load(FILE).view(ml_dtypes.bfloat16).
     """
     with option("--out"):
         if out.suffix != ".npy":
-            raise ValueError(f"{str(out)!r} does not end in .npy")
+            raise ValueError(f"{str(out)!r} is not a name and .npy")
     check_output("--out", out)
     with option("--init"):
         chosen = initializer(init)
@@ -78,6 +82,8 @@ def draw(
         sizes = tuple(_integer(size) for size in shape.split(","))
         chosen.std(sizes)
     with option("--shard"):
+        if shard is not None and name is None:
+            raise ValueError("a shard needs the --name of its tensor, the same for all shards")
         slices = None if shard is None else tuple(map(_slice, shard.split(",")))
         piece = Shard.of(sizes, slices)
     with option("--dtype"):
@@ -101,6 +107,11 @@ def draw(
         elif slices is not None:
             chosen(sizes, shard=slices, **keywords)
 
+    with option("--out"):
+        needed = math.prod(piece.sizes) * numpy_dtype.itemsize
+        free = shutil.disk_usage(out.parent).free
+        if needed > free:
+            raise OSError(f"{needed:,} bytes are needed in {str(out.parent)!r}, {free:,} are free")
     with _whole_file(out) as file, progress_bar("drawing", hidden=False) as report:
         header = {"descr": np.lib.format.dtype_to_descr(numpy_dtype), "fortran_order": False}
         np.lib.format.write_array_header_1_0(file, {**header, "shape": piece.sizes})
@@ -128,12 +139,26 @@ def _integer(text: str) -> int:
 
 
 @contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, which schedulers send, leaves as little behind as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that bears the name only when it is whole: until then it has another, in the same
     directory, and if the writing fails it goes."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as file:
+        with _terminated_as_interrupted(), part.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # a name must not be had by what a crash could still undo
@@ -153,17 +178,18 @@ def _stream(
     """Draw into one of two buffers while the other is written."""
     limit = _BUFFER_BYTES // dtype.itemsize
     buffers = np.empty((2, limit), dtype)
-    parts = blocks(piece.sizes, limit)
+    total, done = math.prod(piece.sizes), 0
     with ThreadPoolExecutor(1) as writer:
         written: Future[int] | None = None
-        for number, (_, size, index) in enumerate(parts):
+        for number, (_, size, index) in enumerate(blocks(piece.sizes, limit)):
             buffer = buffers[number % 2][:size]
             part = piece.part(index)
             draw_piece(shard=part.slices, out=buffer.reshape(part.sizes))
             if written is not None:
                 written.result()
             written = writer.submit(file.write, buffer.view(np.uint8).data)
+            done += size
             if report is not None:
-                report(number + 1, len(parts))
+                report(done, total)
         if written is not None:
             written.result()

@@ -61,6 +61,10 @@ def propagate(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Standard normal inputs a trial.")] = 32,
     trials: Annotated[int, typer.Option(min=1, help="Independent draws of everything.")] = 100,
+    backward: Annotated[
+        bool,
+        typer.Option("--backward", help="Send a standard normal gradient back down, too."),
+    ] = False,
     seed: Seed = 0,
     dtype: Annotated[Dtype, typer.Option(help="What the chain computes in.")] = Dtype.float32,
     threads: Threads = None,
@@ -103,6 +107,7 @@ def propagate(
             batch=batch,
             trials=trials,
             seed=seed,
+            backward=backward,
             dtype=str(dtype),
             threads=threads,
             progress=progress,
@@ -124,7 +129,7 @@ def _show(results: Comparison, quiet: bool) -> None:
         first: Propagation = results[0]
         out.print(first.title.removeprefix(f"{first.label}: "))
         for result in results:
-            table = layer_table(result.label, result.pre, result.post, theory=result.theory.pre)
+            table = layer_table(result.label, result.layers, theory=result.theory)
             out.print(table)
             out.print()
     for result in results:

@@ -192,6 +192,7 @@ def every_check() -> Iterator[Check]:
                 yield _activation(phi, dtype, derivative)
         yield _product(dtype)
         yield _chain(dtype)
+        yield _chain_backward(dtype)
         yield _moments(dtype)
         yield from _softmax(dtype)
         yield _softmax_backward(dtype)
@@ -377,6 +378,38 @@ def _chain(dtype: str) -> Check:
         lambda kernels: _run_chain(kernels, spec, len(shapes), WIDTHS[-1]),
         expected,
         distance,
+        0.0,
+    )
+
+
+def _chain_backward(dtype: str) -> Check:
+    """Stored arrays, ReLU: nothing in it but fma and products with 0 and 1."""
+    x, weights, biases = _stored(dtype)
+    dy = np.random.default_rng(SEED + 1).standard_normal((BATCH, WIDTHS[-1])).astype(dtype)
+    layers = [(ACTIVATIONS["relu"].kernel_id, 0.0, np.nan)] * len(weights)
+    spec = _core.Chain(dtype, 0, BATCH, WIDTHS, layers, x, weights, biases, dy)
+
+    def product(kernels: Kernels) -> list[Array]:
+        arrays = [np.empty_like(array) for array in (x, *weights, *biases)]
+        dw, db = arrays[1 : len(weights) + 1], arrays[len(weights) + 1 :]
+        states = np.zeros((1, len(weights), 3, len(moments.FIELDS)))
+        workspace = np.empty(kernels.chain_workspace(spec), np.uint8)
+        out = _core.Gradients(dtype, arrays[0], dw, db)
+        cancel = np.zeros(1, np.int32)
+        kernels.chain_backward(spec, 0, 1, None, states, out, workspace, cancel)
+        return [*arrays, states[0]]
+
+    def expected() -> list[Array]:
+        names = [("relu", None)] * len(weights)
+        dx, dw, db, states = chain.chain_backward(x, weights, dy, biases, names)
+        return [dx, *dw, *db, states]
+
+    return Check(
+        "chain backward",
+        dtype,
+        product,
+        expected,
+        lambda value, exact: max(map(_worst_ulps(), value, exact)),
         0.0,
     )
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from initcore import _core
 from initcore.activations import activation
 from initcore.experiments import engine
-from initcore.experiments.chain import InitializerLike, _part, _positive, _refused, _trials
+from initcore.experiments.chain import InitializerLike, _flag, _part, _positive, _refused, _trials
 from initcore.experiments.norms import Normalized, normalize
 from initcore.initializers import Initializer, initializer, normal
 from initcore.kernels.attention import attention, attention_backward, attention_stats
@@ -658,10 +658,6 @@ def _experiment(
     share = non_negative_number("correlation", correlation)
     if share > 1:
         raise ValueError(f"correlation must be from 0 to 1; got {correlation!r}")
-    flags = {"causal": causal, "backward": backward}
-    for name, flag in flags.items():
-        if not isinstance(flag, bool | np.bool_):
-            raise _refused(name, flag, "True or False")
     chosen = scaling(scale)
     experiment = AttentionExperiment(
         **checked,
@@ -671,8 +667,8 @@ def _experiment(
         norm=norm,
         x_std=non_negative_number("x_std", x_std),
         correlation=share,
-        causal=bool(causal),
-        backward=bool(backward),
+        causal=_flag("causal", causal),
+        backward=_flag("backward", backward),
         seed=check_seed(seed),
     )
     finite_number("scaling", experiment.effect.logits)

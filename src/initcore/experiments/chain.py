@@ -10,15 +10,14 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from initcore import _core, theory
 from initcore.activations import Activation, activation
 from initcore.experiments import engine
 from initcore.initializers import Initializer, initializer, normal
-from initcore.kernels.chain import run_shared, share_trials
+from initcore.kernels.chain import run_shared, run_shared_backward, share_trials
 from initcore.results.exact import ExactRecord
-from initcore.results.layers import ChainLayers
 from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
 from initcore.streams import check_seed, resolve_threads, stream_id
 
@@ -40,6 +39,7 @@ class ChainExperiment:
     batch: int
     dtype: str
     seed: int
+    backward: bool = False
     trial_threads: int = 1  # how many share one trial; nothing but time depends on it
 
     @property
@@ -52,6 +52,7 @@ class ChainExperiment:
             "bias": _collapse(self.biases),
             "batch": self.batch,
             "dtype": self.dtype,
+            "backward": self.backward,
         }
 
     @property
@@ -61,7 +62,10 @@ class ChainExperiment:
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
         weights = sum(n_in * n_out for n_in, n_out in pairs)
         outputs = sum(self.widths) * lanes
-        return weights * (lanes * 4e-11 + 1e-9) + outputs * 3e-9 + len(pairs) * 1e-6
+        passes = 3 if self.backward else 1  # the products; what is drawn twice is not told apart
+        return weights * (passes * lanes * 4e-11 + 1e-9) + passes * (
+            outputs * 3e-9 + len(pairs) * 1e-6
+        )
 
     def worker(self) -> ChainWorker:
         """See ``engine.Experiment``."""
@@ -94,6 +98,9 @@ class ChainExperiment:
                 else source(f"layers.{layer}.bias", init, n_out, fan_in=n_in, fan_out=n_out)
                 for layer, (init, (n_in, n_out)) in enumerate(zip(self.biases, pairs, strict=True))
             ],
+            source("output_gradient", normal(), self.batch, self.widths[-1])
+            if self.backward
+            else None,
         )
 
 
@@ -107,33 +114,47 @@ class ChainWorker:
         self._n_layers = len(experiment.inits)
         size = self._kernels.chain_workspace(chain)
         self._workspaces = [np.empty(size, np.uint8) for _ in range(experiment.trial_threads)]
-        self._sums = ChainAccumulator(self._n_layers)
+        self._sums = ChainAccumulator(self._n_layers, backward=experiment.backward)
 
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
         """See ``engine.Worker``."""
-        states = np.zeros((stop - start, self._n_layers, 2, 7))
-        if len(self._workspaces) == 1:
-            finished = self._kernels.chain(
-                self._chain, start, stop - start, states, None, self._workspaces[0], cancel
-            )
-        else:
+        n_trials, n_layers, backward = stop - start, self._n_layers, self._experiment.backward
+        states = np.zeros((n_trials, n_layers, 2, 7))
+        gradients = np.zeros((n_trials, n_layers, 3, 7)) if backward else None
+        if len(self._workspaces) > 1:
             finished = all(
-                run_shared(
-                    self._kernels,
-                    self._chain,
-                    self._experiment.widths,
-                    self._experiment.batch,
+                self._share(
                     trial,
                     states[trial - start],
-                    None,
-                    self._workspaces,
+                    None if gradients is None else gradients[trial - start],
                     cancel,
                 )
                 for trial in range(start, stop)
             )
+        elif gradients is None:
+            finished = self._kernels.chain(
+                self._chain, start, n_trials, states, None, self._workspaces[0], cancel
+            )
+        else:
+            finished = self._kernels.chain_backward(
+                self._chain, start, n_trials, states, gradients, None, self._workspaces[0], cancel
+            )
         if finished:
-            self._sums.add_states(states)
+            self._sums.add_states(states, gradients)
         return finished
+
+    def _share(
+        self,
+        trial: int,
+        state: NDArray[np.float64],
+        gradients: NDArray[np.float64] | None,
+        cancel: engine.Cancel,
+    ) -> bool:
+        """One trial in all threads."""
+        of = (self._kernels, self._chain, self._experiment.widths, self._experiment.batch, trial)
+        if gradients is None:
+            return run_shared(*of, state, None, self._workspaces, cancel)
+        return run_shared_backward(*of, state, gradients, None, self._workspaces, cancel)
 
     def record(self) -> ExactRecord:
         """See ``engine.Worker``."""
@@ -150,6 +171,7 @@ def propagate(
     batch: int = 32,
     trials: int | range = 100,
     seed: int = 0,
+    backward: bool = False,
     dtype: DTypeLike = "float32",
     threads: int | None = None,
     executor: Executor | None = None,
@@ -174,6 +196,9 @@ def propagate(
         it can be added to.
     seed
         From 0 to 2^64 − 1. A trial depends on what is above, the seed and its number alone.
+    backward
+        Whether a backward pass follows, from a standard normal gradient by the last layer's x: the
+        result then has ``grad_pre``, ``grad_post`` and ``grad_weight``, too.
     dtype
         float32 or float64: what the chain computes in. Statistics are float64.
     threads
@@ -185,7 +210,7 @@ def propagate(
 
     Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
     """
-    experiment = _experiment(widths, activation, init, bias, last, batch, seed, dtype)
+    experiment = _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward)
     return _propagate(experiment, _trials(trials), threads, executor, progress)
 
 
@@ -199,6 +224,7 @@ def compare_inits(
     batch: int = 32,
     trials: int | range = 100,
     seed: int = 0,
+    backward: bool = False,
     dtype: DTypeLike = "float32",
     threads: int | None = None,
     executor: Executor | None = None,
@@ -213,7 +239,8 @@ def compare_inits(
         accepted = "a list of one or more initializers"
         raise _refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
-        _experiment(widths, activation, init, bias, last, batch, seed, dtype) for init in inits
+        _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward)
+        for init in inits
     ]
     numbers = _trials(trials)
     return Comparison(
@@ -251,6 +278,8 @@ def _propagate(
         activation=list(experiment.activations),
         init=list(experiment.inits),
         bias=None if set(experiment.biases) == {None} else list(experiment.biases),
+        batch=experiment.batch,
+        backward=experiment.backward,
     )
     record = engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
     return Propagation(
@@ -258,7 +287,7 @@ def _propagate(
         seed=experiment.seed,
         trials=(trials,),
         record=record,
-        theory=ChainLayers(predicted.pre, predicted.post),
+        theory=predicted,
     )
 
 
@@ -281,6 +310,12 @@ def _positive(argument: str, value: object, below: int = 2**32) -> int:
     if not 1 <= integer < below:
         raise _refused(argument, value, accepted, is_value=True)
     return integer
+
+
+def _flag(argument: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise _refused(argument, value, "True or False")
+    return bool(value)
 
 
 def _trials(trials: int | range) -> range:
@@ -325,7 +360,15 @@ def _collapse(entries: tuple[Any, ...]) -> Any:
 
 
 def _experiment(
-    widths: Any, phi: Any, init: Any, bias: Any, last: Any, batch: Any, seed: Any, dtype: Any
+    widths: Any,
+    phi: Any,
+    init: Any,
+    bias: Any,
+    last: Any,
+    batch: Any,
+    seed: Any,
+    dtype: Any,
+    backward: Any,
 ) -> ChainExperiment:
     """The arguments of ``propagate``, checked, in their plainest form."""
     if isinstance(widths, str) or not hasattr(widths, "__len__"):
@@ -345,8 +388,10 @@ def _experiment(
         _positive("batch", batch),
         _dtype(dtype),
         check_seed(seed),
+        _flag("backward", backward),
     )
-    panels = 2 * 8 * (experiment.batch + 16) * (max(sizes) + 17)
+    features = 2 * sum(sizes) + 3 * max(sizes) if backward else 2 * max(sizes)
+    panels = 8 * (experiment.batch + 16) * (features + 34 * len(sizes))
     if panels >= 2**60:
         raise MemoryError(
             f"widths up to {max(sizes)} and batch {experiment.batch} need {panels} bytes"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A chain of layers over the user's own arrays, and the moments of one array."""
+"""A chain of layers over the user's own arrays, forward and backward; the moments of one array."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -68,22 +69,177 @@ def run_shared(
     shared, threads = workspaces[0], len(workspaces)
     units = np.empty((max(widths), 2, 2))
     parts = np.empty((threads, 2, 7))
+    found = (None, None) if state is None else (units, parts)
     kernels.chain_input(chain, trial, shared)
     for layer, n_out in enumerate(widths[1:]):
-        cuts = [n_out * i // threads for i in range(threads + 1)]
 
-        def task(i: int, layer: int = layer, cuts: list[int] = cuts) -> bool:
-            found, part = (None, None) if state is None else (units, parts[i])
-            own = workspaces[i]
+        def task(i: int, first: int, last: int, layer: int = layer) -> bool:
+            part = None if found[1] is None else found[1][i]
             return kernels.chain_columns(
-                chain, trial, layer, cuts[i], cuts[i + 1], found, part, y, shared, own, cancel
+                chain, trial, layer, first, last, found[0], part, y, shared, workspaces[i], cancel
             )
 
-        if not all(parallel(task, [(i,) for i in range(threads)], threads)):
+        if not _in_ranges(task, n_out, threads):
             return False
         if state is not None:
             kernels.chain_merge(units[:n_out], batch, parts, state[layer])
     return True
+
+
+def run_shared_backward(
+    kernels: _core.Kernels,
+    chain: _core.Chain,
+    widths: Sequence[int],
+    batch: int,
+    trial: int,
+    state: npt.NDArray[np.float64] | None,
+    gradient_state: npt.NDArray[np.float64] | None,
+    out: _core.Gradients | None,
+    workspaces: Sequence[npt.NDArray[np.uint8]],
+    cancel: npt.NDArray[np.int32],
+) -> bool:
+    """``Kernels.chain_backward`` of one trial as ``run_shared`` does ``Kernels.chain``; the states
+    are (layers, 2, 7) and (layers, 3, 7), both or neither None."""
+    if not run_shared(kernels, chain, widths, batch, trial, state, None, workspaces, cancel):
+        return False
+    shared, threads = workspaces[0], len(workspaces)
+    top = None if gradient_state is None else gradient_state[-1, :2]
+    kernels.chain_output_gradient(chain, trial, top, out, shared, shared)
+    units = np.empty((max(widths), 2, 2))
+    weight_units = np.empty((max(widths), 1, 2))
+    parts = np.empty((threads, 2, 7))
+    for layer in reversed(range(len(widths) - 1)):
+        n_in, n_out = widths[layer : layer + 2]
+        found = (None, None) if gradient_state is None else (units, weight_units)
+
+        def task(
+            i: int,
+            first: int,
+            last: int,
+            layer: int = layer,
+            found: tuple[Any, Any] = found,
+        ) -> bool:
+            part = None if gradient_state is None else parts[i]
+            own = workspaces[i]
+            return kernels.chain_backward_columns(
+                chain, trial, layer, first, last, *found, part, out, shared, own, cancel
+            )
+
+        if not _in_ranges(task, n_in, threads):
+            return False
+        if gradient_state is not None:
+            if layer:
+                kernels.chain_merge(units[:n_in], batch, parts, gradient_state[layer - 1, :2])
+            no_parts = np.empty((0, 1, 7))
+            kernels.chain_merge(weight_units[:n_in], n_out, no_parts, gradient_state[layer, 2:])
+    return True
+
+
+def _in_ranges(task: Callable[[int, int, int], bool], n: int, threads: int) -> bool:
+    """Runs task(i, first, last) in as many threads, over ranges that cover n; False if one did."""
+    cuts = [n * i // threads for i in range(threads + 1)]
+    return all(parallel(task, [(i, *cuts[i : i + 2]) for i in range(threads)], threads))
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The checked arrays of a chain, each with all leading axes, and what they have in common."""
+
+    x: npt.NDArray[Any]
+    weights: list[npt.NDArray[Any]]
+    biases: list[npt.NDArray[Any] | None]
+    shapes: list[tuple[int, ...]]  # of x, weights and biases as they came, () of no bias
+    activations: list[Activation]
+    widths: list[int]
+    lead: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def batch(self) -> int:
+        return int(self.x.shape[-2])
+
+    @property
+    def products(self) -> int:
+        """Multiplications of a trial."""
+        return self.batch * sum(n_in * n_out for n_in, n_out in pairwise(self.widths))
+
+    def spec(self, index: tuple[int, ...], dy: npt.NDArray[Any] | None = None) -> _core.Chain:
+        """One trial, with the gradient of its output if there is a backward pass."""
+        return _core.Chain(
+            self.dtype.name,
+            0,
+            self.batch,
+            self.widths,
+            [(a.kernel_id, a.parameter or 0.0, a.saturation_threshold) for a in self.activations],
+            _rows(self.x[index], self.dtype),
+            [_rows(w[index], self.dtype) for w in self.weights],
+            [None if b is None else _rows(b[index], self.dtype) for b in self.biases],
+            None if dy is None else _rows(dy[index], self.dtype),
+        )
+
+    def for_each_trial(
+        self,
+        task: Callable[[tuple[int, ...], int], None],
+        work: float,
+        threads: int | None,
+        cancel: npt.NDArray[np.int32],
+    ) -> None:
+        """Runs task(index, threads that share the trial); `work` is a trial's multiplications."""
+        trials = list(np.ndindex(*self.lead))
+        n_threads = resolve_threads(threads)
+        sharing = share_trials(len(trials), self.widths, self.batch, n_threads)
+        each, at_once = (n_threads, 1) if sharing else (1, n_threads)
+        interruptible = cancel if work > _LONG_PRODUCTS else None
+        parallel(task, [(index, each) for index in trials], at_once, interruptible)
+
+
+def _operands(
+    x: npt.ArrayLike,
+    weights: Sequence[npt.ArrayLike],
+    biases: Sequence[npt.ArrayLike | None] | None,
+    activation: str | Activation | Sequence[str | Activation],
+    last: str | Activation | None,
+    also: npt.NDArray[Any] | None = None,
+) -> _Operands:
+    """The arguments of a chain, checked; the dtype of the array `also` counts as theirs."""
+    inputs = check_array("x", x)
+    if isinstance(weights, np.ndarray) and weights.ndim < 3:
+        raise TypeError("weights is one array: a sequence with one array a layer is accepted")
+    matrices = [check_array(f"weights[{i}]", w) for i, w in enumerate(weights)]
+    n_layers = len(matrices)
+    if n_layers == 0:
+        raise ValueError("weights is empty: at least one layer is accepted")
+    given_biases: Sequence[npt.ArrayLike | None] = [None] * n_layers if biases is None else biases
+    if len(given_biases) != n_layers:
+        raise ValueError(
+            f"biases has {len(given_biases)} entries: one (or None) for each of "
+            f"{n_layers} layers is accepted"
+        )
+    vectors = [
+        None if b is None else check_array(f"biases[{i}]", b) for i, b in enumerate(given_biases)
+    ]
+    activations = layer_activations(activation, last, n_layers)
+    widths = _widths(inputs, matrices, vectors)
+    every = [inputs, *matrices, *vectors, also]
+    dtype = common_dtype([array for array in every if array is not None])
+    lead = _leading_shape(inputs, matrices, vectors)
+
+    def per_trial(array: npt.NDArray[Any], core: int) -> npt.NDArray[Any]:
+        shape = lead + array.shape[array.ndim - core :]
+        return array if array.shape == shape else np.broadcast_to(array, shape)
+
+    if inputs.shape[-2] >= 2**32:
+        raise ValueError(f"x has shape {inputs.shape}: a batch below 2**32 is accepted")
+    return _Operands(
+        per_trial(inputs, 2),
+        [per_trial(w, 2) for w in matrices],
+        [None if b is None else per_trial(b, 1) for b in vectors],
+        [() if array is None else array.shape for array in every[:-1]],
+        activations,
+        widths,
+        lead,
+        dtype,
+    )
 
 
 def chain(
@@ -116,77 +272,129 @@ def chain(
     Raises:
         TypeError, ValueError: naming the array, what it is and what is accepted.
     """
-    inputs = check_array("x", x)
-    if isinstance(weights, np.ndarray) and weights.ndim < 3:
-        raise TypeError("weights is one array: a sequence with one array a layer is accepted")
-    matrices = [check_array(f"weights[{i}]", w) for i, w in enumerate(weights)]
-    n_layers = len(matrices)
-    if n_layers == 0:
-        raise ValueError("weights is empty: at least one layer is accepted")
-    given_biases: Sequence[npt.ArrayLike | None] = [None] * n_layers if biases is None else biases
-    if len(given_biases) != n_layers:
-        raise ValueError(
-            f"biases has {len(given_biases)} entries: one (or None) for each of "
-            f"{n_layers} layers is accepted"
-        )
-    vectors = [
-        None if b is None else check_array(f"biases[{i}]", b) for i, b in enumerate(given_biases)
-    ]
-    activations = layer_activations(activation, last, n_layers)
-    widths = _widths(inputs, matrices, vectors)
-    arrays = [inputs, *matrices, *(b for b in vectors if b is not None)]
-    dtype = common_dtype(arrays)
-    lead = _leading_shape(inputs, matrices, vectors)
-
-    def per_trial(array: npt.NDArray[Any], core: int) -> npt.NDArray[Any]:
-        shape = lead + array.shape[array.ndim - core :]
-        return array if array.shape == shape else np.broadcast_to(array, shape)
-
-    batch = inputs.shape[-2]
-    if batch >= 2**32:
-        raise ValueError(f"x has shape {inputs.shape}: a batch below 2**32 is accepted")
-    xs = per_trial(inputs, 2)
-    ws = [per_trial(w, 2) for w in matrices]
-    bs = [None if b is None else per_trial(b, 1) for b in vectors]
-    y = np.empty((*lead, batch, widths[-1]), dtype)
-    states = np.zeros((*lead, n_layers, 2, 7)) if stats else None
+    chosen = _operands(x, weights, biases, activation, last)
+    y = np.empty((*chosen.lead, chosen.batch, chosen.widths[-1]), chosen.dtype)
+    states = np.zeros((*chosen.lead, len(chosen.weights), 2, 7)) if stats else None
     kernels = _core.default()
     cancel = np.zeros(1, np.int32)
-    table = [(a.kernel_id, a.parameter or 0.0, a.saturation_threshold) for a in activations]
 
-    def task(index: tuple[int, ...]) -> None:
-        spec = _core.Chain(
-            dtype.name,
-            0,
-            batch,
-            widths,
-            table,
-            _rows(xs[index], dtype),
-            [_rows(w[index], dtype) for w in ws],
-            [None if b is None else _rows(b[index], dtype) for b in bs],
-        )
-        size = kernels.chain_workspace(spec)
+    def task(index: tuple[int, ...], each: int) -> None:
+        spec = chosen.spec(index)
+        workspaces = _workspaces(kernels.chain_workspace(spec), each)
         state = None if states is None else states[index]
-        if sharing:
-            workspaces = [np.empty(size, np.uint8) for _ in range(n_threads)]
+        if each > 1:
+            widths, batch = chosen.widths, chosen.batch
             run_shared(kernels, spec, widths, batch, 0, state, y[index], workspaces, cancel)
         else:
             stack = None if state is None else state[np.newaxis]
-            kernels.chain(spec, 0, 1, stack, y[index], np.empty(size, np.uint8), cancel)
+            kernels.chain(spec, 0, 1, stack, y[index], workspaces[0], cancel)
 
-    tasks = [(index,) for index in np.ndindex(*lead)]
-    n_threads = resolve_threads(threads)
-    sharing = share_trials(len(tasks), widths, batch, n_threads)
-    if batch:
-        products = batch * sum(n_in * n_out for n_in, n_out in pairwise(widths))
-        at_once = 1 if sharing else n_threads
-        parallel(task, tasks, at_once, cancel if products > _LONG_PRODUCTS else None)
+    if chosen.batch:
+        chosen.for_each_trial(task, chosen.products, threads, cancel)
     if states is None:
         return y, None
     return y, ChainLayers(
         pre=LayerStats.from_states(states[..., 0, :]),
         post=LayerStats.from_states(states[..., 1, :], activation=True),
     )
+
+
+def chain_backward(
+    x: npt.ArrayLike,
+    weights: Sequence[npt.ArrayLike],
+    dy: npt.ArrayLike,
+    biases: Sequence[npt.ArrayLike | None] | None = None,
+    *,
+    activation: str | Activation | Sequence[str | Activation],
+    last: str | Activation | None = None,
+    threads: int | None = None,
+) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]], list[npt.NDArray[Any] | None] | None]:
+    """The gradients of a chain: of Σ dy ⊙ y, y what ``chain`` returns, by x, weights and biases.
+
+    From the last layer to the first, with h = x Wᵀ + b and dx the gradient by φ(h), at the top dy:
+    dh = dx ⊙ φ′(h), dW = dhᵀ x, db = Σ_batch dh, and dh W is dx of the layer below. At a kink φ′ is
+    that of ``Activation.derivative``.
+
+    Args:
+        x, weights, biases, activation, last, threads: as ``chain`` takes them.
+        dy: the gradient by y, (…, batch, n_out of the last layer); leading axes broadcast to y's.
+
+    Returns:
+        dx, dweights, dbiases: arrays of the shapes of x, of each of weights and of each of biases
+            (None where there is none; None without ``biases``): what was broadcast over leading
+            axes has its gradients summed over them, in index order. Computed in float64 if any
+            array is float64 (or all are integers), else in float32; half precisions give float32.
+
+    Raises:
+        TypeError, ValueError: naming the array, what it is and what is accepted.
+    """
+    top = check_array("dy", dy)
+    chosen = _operands(x, weights, biases, activation, last, also=top)
+    lead, widths, batch, dtype = chosen.lead, chosen.widths, chosen.batch, chosen.dtype
+    top = _output_gradient(top, (*lead, batch, widths[-1]))
+    kernels = _core.default()
+    cancel = np.zeros(1, np.int32)
+    dx = np.empty((*lead, batch, widths[0]), dtype)
+    d_weights = [np.empty(w.shape, dtype) for w in chosen.weights]
+    d_biases = [None if b is None else np.empty(b.shape, dtype) for b in chosen.biases]
+
+    def task(index: tuple[int, ...], each: int) -> None:
+        spec = chosen.spec(index, top)
+        out = _core.Gradients(
+            dtype.name,
+            dx[index],
+            [w[index] for w in d_weights],
+            [None if b is None else b[index] for b in d_biases],
+        )
+        workspaces = _workspaces(kernels.chain_workspace(spec), each)
+        if each > 1:
+            run_shared_backward(
+                kernels, spec, widths, batch, 0, None, None, out, workspaces, cancel
+            )
+        else:
+            kernels.chain_backward(spec, 0, 1, None, None, out, workspaces[0], cancel)
+
+    chosen.for_each_trial(task, 3 * chosen.products, threads, cancel)
+    n_layers = len(d_weights)
+    x_shape, *others = chosen.shapes
+    dweights = list(map(_sum_to, d_weights, others[:n_layers]))
+    dbiases = [
+        None if db is None else _sum_to(db, shape)
+        for db, shape in zip(d_biases, others[n_layers:], strict=True)
+    ]
+    return _sum_to(dx, x_shape), dweights, None if biases is None else dbiases
+
+
+def _output_gradient(dy: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """dy with all leading axes of the output's shape."""
+    error = ValueError(
+        f"dy has shape {dy.shape}: what broadcasts over leading axes to y's {shape} is accepted"
+    )
+    if dy.shape[-2:] != shape[-2:]:
+        raise error
+    try:
+        return np.broadcast_to(dy, shape)
+    except ValueError:
+        raise error from None
+
+
+def _workspaces(size: int, threads: int) -> list[npt.NDArray[np.uint8]]:
+    return [np.empty(size, np.uint8) for _ in range(threads)]
+
+
+def _sum_to(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The sum over the leading axes along which `shape` was broadcast, in index order."""
+    if array.shape == shape:
+        return array
+    extra = array.ndim - len(shape)
+    total = np.zeros(shape, array.dtype)
+    axes = [i for i in range(array.ndim) if i < extra or shape[i - extra] != array.shape[i]]
+    for index in np.ndindex(*(array.shape[i] for i in axes)):
+        at: list[Any] = [slice(None)] * array.ndim
+        for axis, position in zip(axes, index, strict=True):
+            at[axis] = slice(position, position + 1)
+        total += array[tuple(at)].reshape(shape)
+    return total
 
 
 def moments(x: npt.ArrayLike) -> LayerStats:

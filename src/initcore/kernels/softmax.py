@@ -131,7 +131,7 @@ def softmax(
         if not direct:
             target[...] = block_p.reshape(target.shape)
 
-    pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
+    pieces = list(blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1)))) if n else []
     parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return p, SoftmaxRows.from_statistics(statistics, threshold)
 
@@ -187,7 +187,7 @@ def softmax_backward(
         if not direct:
             target[...] = block_dz.reshape(target.shape)
 
-    pieces = blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1))) if n else []
+    pieces = list(blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1)))) if n else []
     parallel(task, pieces, resolve_threads(threads, len(pieces)))
     return dz
 

@@ -97,13 +97,13 @@ class ExactRecord(Record):
     maxima
         float64, the largest values of the others.
     cross
-        (count, Σxy in units of 2^-2148) of one pair of statistics over the trials where both are
-        finite: what the standard error of their ratio needs.
+        (count, Σxy in units of 2^-2148) of chosen pairs of statistics over the trials where both
+        are finite: what the standard error of their ratio needs.
     """
 
     columns: tuple[ExactSum, ...]
     maxima: Array
-    cross: tuple[int, int]
+    cross: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "maxima", frozen(self.maxima))
@@ -116,7 +116,10 @@ class ExactRecord(Record):
                 for a, b in zip(self.columns, other.columns, strict=True)
             ),
             np.fmax(self.maxima, other.maxima),
-            (self.cross[0] + other.cross[0], self.cross[1] + other.cross[1]),
+            tuple(
+                (mine[0] + others[0], mine[1] + others[1])
+                for mine, others in zip(self.cross, other.cross, strict=True)
+            ),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +130,7 @@ class ExactRecord(Record):
                 for c in self.columns
             ],
             "maxima": plain(self.maxima),
-            "cross": [self.cross[0], to_hex(self.cross[1], -2148)],
+            "cross": [[both, to_hex(products, -2148)] for both, products in self.cross],
         }
 
     @classmethod
@@ -137,14 +140,14 @@ class ExactRecord(Record):
             ExactSum(finite, nonfinite, from_hex(total, -1074), from_hex(total_sq, -2148))
             for finite, nonfinite, total, total_sq in data["columns"]
         )
-        both, products = data["cross"]
+        cross = tuple((both, from_hex(products, -2148)) for both, products in data["cross"])
         for finite, nonfinite, total, total_sq in columns:
-            counts = (finite, nonfinite, both)
-            if not all(type(n) is int and n >= 0 for n in counts) or both > finite + nonfinite:
+            counts = (finite, nonfinite, *(both for both, _ in cross))
+            if not all(type(n) is int and 0 <= n <= finite + nonfinite for n in counts):
                 raise ValueError(f"counts {counts}")
             if finite * total_sq < total**2:
                 raise ValueError("a sum of squares that is too small for its sum")
-        return cls(columns, frozen(data["maxima"]), (both, from_hex(products, -2148)))
+        return cls(columns, frozen(data["maxima"]), cross)
 
     @property
     def n_trials(self) -> int:
@@ -158,25 +161,27 @@ class ExactRecord(Record):
 class Accumulator:
     """Takes trials in, a table at a time, and gives their ``ExactRecord``. For one thread."""
 
-    def __init__(self, n_columns: int, n_maxima: int, pair: tuple[int, int]) -> None:
-        """``pair`` are the two columns whose products are summed."""
+    def __init__(self, n_columns: int, n_maxima: int, *pairs: tuple[int, int]) -> None:
+        """``pairs`` are those of columns whose products are summed."""
         self._sums = np.zeros((n_columns, _core.EXACT_WORDS), np.int64)
         self._maxima = np.full(n_maxima, np.nan)
-        self._pair = pair
-        self._both, self._products = 0, 0
+        self._pairs = pairs
+        self._cross = [(0, 0)] * len(pairs)
 
     def add(self, table: Array, maxima: Array) -> None:
         """Add trials: float64 (trials, columns) to average, (trials, maxima) to maximise."""
         _core.default().exact_add(self._sums, np.ascontiguousarray(table))
         self._maxima = np.fmax(self._maxima, np.fmax.reduce(maxima, initial=np.nan))
-        x, y = (table[:, column] for column in self._pair)
-        both = np.isfinite(x) & np.isfinite(y)
-        self._both += int(both.sum())
-        # Squares of small second moments underflow in float64: integers do not.
-        for a, b in zip(x[both].tolist(), y[both].tolist(), strict=True):
-            self._products += units(a) * units(b)
+        for i, pair in enumerate(self._pairs):
+            x, y = (table[:, column] for column in pair)
+            both = np.isfinite(x) & np.isfinite(y)
+            count, products = self._cross[i]
+            # Squares of small second moments underflow in float64: integers do not.
+            for a, b in zip(x[both].tolist(), y[both].tolist(), strict=True):
+                products += units(a) * units(b)
+            self._cross[i] = (count + int(both.sum()), products)
 
     def record(self) -> ExactRecord:
         """The record of all trials so far."""
         sums = tuple(ExactSum(*values) for values in _core.default().exact_values(self._sums))
-        return ExactRecord(sums, self._maxima, (self._both, self._products))
+        return ExactRecord(sums, self._maxima, tuple(self._cross))

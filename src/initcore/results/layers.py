@@ -72,7 +72,8 @@ class LayerStats(Record):
         """Statistics from the running states of the moments kernel, float64 (..., 7); fields (...).
 
         A state is count, mean, Σ(x − mean)², largest |x|, and the numbers of zero, saturated and
-        non-finite entries. ``activation``: they are of activations, which are never saturated.
+        non-finite entries. ``activation``: they are of activations or gradients, which are never
+        saturated.
         """
         table = np.asarray(states, np.float64)
         columns = [table[..., i] for i in range(7)]
@@ -98,66 +99,92 @@ class LayerStats(Record):
         return cls(**{name: frozen(data[name]) for name in FIELDS}, se=se)
 
     def __str__(self) -> str:
-        return text_table("", layer_rows(self, None, None), "")
+        return text_table("", layer_rows(self, None), "")
 
     def _repr_html_(self) -> str:
-        return html_table("", layer_rows(self, None, None), "")
+        return html_table("", layer_rows(self, None), "")
 
 
 @dataclass(frozen=True, eq=False)
 class ChainLayers(Record):
-    """Statistics of a chain's pre-activations h and activations x = φ(h), by layer."""
+    """Statistics of a chain's pre-activations h and activations x = φ(h), by layer.
+
+    grad_pre, grad_post, grad_weight
+        of the gradients by h, x and W where there is a backward pass, else None.
+    """
 
     pre: LayerStats
     post: LayerStats
+    grad_pre: LayerStats | None = None
+    grad_post: LayerStats | None = None
+    grad_weight: LayerStats | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``."""
-        return cls(LayerStats.from_dict(data["pre"]), LayerStats.from_dict(data["post"]))
+        gradients = (data[name] for name in ("grad_pre", "grad_post", "grad_weight"))
+        return cls(
+            LayerStats.from_dict(data["pre"]),
+            LayerStats.from_dict(data["post"]),
+            *(None if stats is None else LayerStats.from_dict(stats) for stats in gradients),
+        )
 
     def __str__(self) -> str:
-        return text_table("", layer_rows(self.pre, self.post, None), "")
+        return text_table("", layer_rows(self, None), "")
 
     def _repr_html_(self) -> str:
-        return html_table("", layer_rows(self.pre, self.post, None), "")
+        return html_table("", layer_rows(self, None), "")
 
 
-def layer_rows(
-    pre: LayerStats, post: LayerStats | None, theory: ChainLayers | None
-) -> list[list[str]]:
-    """A heading and rows of the chosen layers: the pre-activation h first, then the activation x.
+def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
+    """A heading and rows of the chosen layers: the pre-activation h first, then the activation x,
+    each with the second moment of the gradient by it where there is a backward pass.
 
-    Without ``post`` the rows are those of one record, which may be of either. Axes before the
-    layers (trials of a user's arrays) are averaged over.
+    A LayerStats, which may be of either, has one row a layer. Axes before the layers (trials of a
+    user's arrays) are averaged over.
     """
-    heading = ["layer", "", "second moment", "predicted", "mean", "variance", "zeros", "saturated"]
-    if pre.se is not None:
-        heading[2] += " ± s.e."
-    sides: dict[str, tuple[LayerStats, LayerStats | None]] = {"": (pre, None)}
-    if post is not None:
-        predictions = (theory.pre, theory.post) if theory else (None, None)
-        sides = {"h": (pre, predictions[0]), "x": (post, predictions[1])}
+    # symbol: statistics, prediction, gradient, its prediction
+    sides: dict[str, tuple[LayerStats, LayerStats | None, LayerStats | None, LayerStats | None]]
+    if isinstance(layers, LayerStats):
+        first, backward, sides = layers, False, {"": (layers, None, None, None)}
+    else:
+        first, backward = layers.pre, layers.grad_pre is not None
+        predicted = theory or ChainLayers(first, first)
+        sides = {
+            "h": (first, predicted.pre, layers.grad_pre, predicted.grad_pre),
+            "x": (layers.post, predicted.post, layers.grad_post, predicted.grad_post),
+        }
+    error = "" if first.se is None else " ± s.e."
+    heading = ["layer", "", f"second moment{error}", "predicted"]
+    heading += ["mean", "variance", "zeros", "saturated"]
+    if backward:
+        heading += [f"gradient{error}", "predicted"]
 
     def at(values: Array, layer: int) -> float:
         return float(np.mean(np.atleast_1d(values)[..., layer - 1]))
 
+    def second_moment(stats: LayerStats, layer: int) -> str:
+        se = math.nan if stats.se is None else at(stats.se.second_moment, layer)
+        return measured(at(stats.second_moment, layer), se)
+
     rows = [heading]
-    for layer in chosen_layers(np.atleast_1d(pre.mean).shape[-1]):
-        for symbol, (stats, predicted) in sides.items():
-            se = math.nan if stats.se is None else at(stats.se.second_moment, layer)
-            rows.append(
-                [
-                    "" if symbol == "x" else str(layer),
-                    symbol,
-                    measured(at(stats.second_moment, layer), se),
-                    number(at(predicted.second_moment, layer)) if predicted else "-",
-                    number(at(stats.mean, layer)),
-                    number(at(stats.variance, layer)),
-                    share(at(stats.zero_fraction, layer)),
-                    share(at(stats.saturated_fraction, layer)),
-                ]
-            )
+    for layer in chosen_layers(np.atleast_1d(first.mean).shape[-1]):
+        for symbol, (stats, expected, gradient, expected_gradient) in sides.items():
+            row = [
+                "" if symbol == "x" else str(layer),
+                symbol,
+                second_moment(stats, layer),
+                number(at(expected.second_moment, layer)) if expected else "-",
+                number(at(stats.mean, layer)),
+                number(at(stats.variance, layer)),
+                share(at(stats.zero_fraction, layer)),
+                share(at(stats.saturated_fraction, layer)),
+            ]
+            if gradient is not None:
+                row.append(second_moment(gradient, layer))
+                known = expected_gradient
+                row.append(number(at(known.second_moment, layer)) if known else "-")
+            rows.append(row)
     if theory is None:
-        rows = [row[:3] + row[4:] for row in rows]
+        rows = [row[:3] + row[4:8] + row[8:9] for row in rows]
     return rows

@@ -42,7 +42,7 @@ from initcore.streams import check_seed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PRE, POST = 0, 1
+PRE, POST, GRAD_PRE, GRAD_POST, GRAD_WEIGHT = range(5)
 
 # A chain's energy is nearly log-normal: where a handful of trials carry the mean, neither it nor
 # its standard error can be trusted, and only a gross factor is called.
@@ -62,33 +62,73 @@ def _middle(n_layers: int) -> int:
 
 
 def _column(n_layers: int, side: int, name: str, layer: int) -> int:
-    """Where the record of a chain keeps a statistic; ``layer`` counts from 1."""
+    """Where the record of a chain keeps a statistic; ``layer`` counts from 1.
+
+    Of a weight's gradient it keeps the second moment alone.
+    """
+    if side == GRAD_WEIGHT:
+        return GRAD_WEIGHT * len(AVERAGED) * n_layers + layer - 1
     return (side * len(AVERAGED) + AVERAGED.index(name)) * n_layers + layer - 1
+
+
+def _record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
+    """The numbers of columns and of maxima in the record of a chain."""
+    sides = 4 if backward else 2
+    return (sides * len(AVERAGED) + backward) * n_layers, sides * n_layers
+
+
+class _Direction(NamedTuple):
+    """Which way a signal travels: the side that is judged, and all that may overflow with it."""
+
+    side: int
+    sides: tuple[int, ...]
+
+    def order(self, n_layers: int) -> list[int]:
+        """The layers (from 1) as they are passed."""
+        layers = list(range(1, n_layers + 1))
+        return layers if self.side == PRE else layers[::-1]
+
+
+_FORWARD = _Direction(PRE, (PRE, POST))
+_BACKWARD = _Direction(GRAD_PRE, (GRAD_PRE, GRAD_POST, GRAD_WEIGHT))
 
 
 class ChainAccumulator(Accumulator):
     """Takes the states of a chain's trials in."""
 
-    def __init__(self, n_layers: int) -> None:
-        first, last = (
-            _column(n_layers, PRE, "second_moment", layer)
-            for layer in (_middle(n_layers), n_layers)
-        )
-        super().__init__(2 * len(AVERAGED) * n_layers, 2 * n_layers, (first, last))
+    def __init__(self, n_layers: int, *, backward: bool = False) -> None:
+        pairs = []
+        for direction in (_FORWARD, _BACKWARD) if backward else (_FORWARD,):
+            order = direction.order(n_layers)
+            ends = (order[_middle(n_layers) - 1], order[-1])
+            first, last = (
+                _column(n_layers, direction.side, "second_moment", layer) for layer in ends
+            )
+            pairs.append((first, last))
+        super().__init__(*_record_sizes(n_layers, backward), *pairs)
 
-    def add_states(self, states: Array) -> None:
-        """Add trials: the chain kernel's states, (trials, L, 2, 7)."""
-        sides = (
-            LayerStats.from_states(states[:, :, PRE]),
-            LayerStats.from_states(states[:, :, POST], activation=True),
-        )
-        table = np.stack([getattr(side, name) for side in sides for name in AVERAGED], axis=1)
+    def add_states(self, states: Array, gradient_states: Array | None = None) -> None:
+        """Add trials: the chain kernel's states, (trials, L, 2, 7) and, of the gradients by x, h
+        and W, (trials, L, 3, 7)."""
+        sides = [
+            LayerStats.from_states(states[:, :, 0]),
+            LayerStats.from_states(states[:, :, 1], activation=True),
+        ]
+        if gradient_states is not None:
+            by_x, by_h, by_w = (
+                LayerStats.from_states(gradient_states[:, :, i], activation=True) for i in range(3)
+            )
+            sides += [by_h, by_x]
+        columns = [getattr(side, name) for side in sides for name in AVERAGED]
+        if gradient_states is not None:
+            columns.append(by_w.second_moment)
+        table = np.stack(columns, axis=1)
         maxima = np.stack([side.abs_max for side in sides], axis=1)
         self.add(table.reshape(len(states), -1), maxima.reshape(len(states), -1))
 
 
 class _Fit(NamedTuple):
-    """The factor a layer between two layers (from 1), and its standard error."""
+    """The factor a layer from one layer (from 1) to another, and its standard error."""
 
     first: int
     last: int
@@ -105,18 +145,24 @@ class Propagation(Record):
 
     spec
         what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
-        (one, or a list of L), batch, dtype. ``propagate(**spec, seed=seed, trials=...)`` runs it
-        again.
+        (one, or a list of L), batch, dtype, backward. ``propagate(**spec, seed=seed, trials=...)``
+        runs it again.
     seed, method
         the seed of all streams; how trials were drawn ("dense": every weight).
     trials
         the trials it holds: sorted ranges that neither overlap nor touch.
     pre, post
         LayerStats of pre-activations and activations, arrays (L,), means over trials with ``.se``.
+    grad_pre, grad_post, grad_weight
+        the same of the gradients by h, by x = φ(h) and by W, of which only the second moment is
+        known, for a standard normal gradient by the last x; None without a backward pass.
     theory
         the same statistics in the limit of infinite width, where they are known.
     verdict, outcome, factor, factor_se
         one sentence, its first word, and the factor a layer of the pre-activation's second moment.
+    grad_outcome, grad_factor, grad_factor_se
+        the same of the gradient by h, from the last layer to the first; "absent" and NaN without a
+        backward pass.
 
     ``a + b`` merges disjoint trials of one specification, seed and method, exactly.
     """
@@ -159,16 +205,37 @@ class Propagation(Record):
         """Statistics of the activations x = φ(h)."""
         return self._side(POST)
 
+    @cached_property
+    def grad_pre(self) -> LayerStats | None:
+        """Statistics of the gradients by h."""
+        return self._side(GRAD_PRE) if self.spec["backward"] else None
+
+    @cached_property
+    def grad_post(self) -> LayerStats | None:
+        """Statistics of the gradients by x = φ(h)."""
+        return self._side(GRAD_POST) if self.spec["backward"] else None
+
+    @cached_property
+    def grad_weight(self) -> LayerStats | None:
+        """The second moment of the gradients by W."""
+        return self._side(GRAD_WEIGHT) if self.spec["backward"] else None
+
+    @property
+    def layers(self) -> ChainLayers:
+        """All statistics by layer."""
+        return ChainLayers(self.pre, self.post, self.grad_pre, self.grad_post, self.grad_weight)
+
     def _side(self, side: int) -> LayerStats:
         n, columns = self.n_layers, self.record.columns
-        means: dict[str, Any] = {}
-        errors: dict[str, Any] = {}
-        for name in AVERAGED:
+        unknown = np.full(n, np.nan)
+        means: dict[str, Any] = {"mean": unknown, "variance": unknown}
+        errors = dict(means)
+        for name in ("second_moment",) if side == GRAD_WEIGHT else AVERAGED:
             first = _column(n, side, name, 1)
             sums = columns[first : first + n]
             means[name] = np.array([column.mean() for column in sums])
             errors[name] = np.array([column.standard_error() for column in sums])
-        largest = self.record.maxima[side * n : (side + 1) * n]
+        largest = unknown if side == GRAD_WEIGHT else self.record.maxima[side * n : (side + 1) * n]
         return LayerStats(**means, abs_max=largest, se=LayerStats(**errors))
 
     def _second_moment(self, layer: int, side: int = PRE) -> ExactSum:
@@ -218,87 +285,108 @@ class Propagation(Record):
     # The verdict
 
     @cached_property
-    def _fit(self) -> _Fit | None:
-        """The factor a layer of E[h²] over the later half of the layers that can be judged.
+    def _fits(self) -> dict[_Direction, _Fit | None]:
+        return {direction: self._fit(direction) for direction in (_FORWARD, *self._back)}
+
+    @property
+    def _back(self) -> tuple[_Direction, ...]:
+        return (_BACKWARD,) if self.spec["backward"] else ()
+
+    def _fit(self, direction: _Direction) -> _Fit | None:
+        """The factor a layer of E[h²], or of the gradient's, over the later half of the layers that
+        can be judged.
 
         Those end where a trial overflows or the mean sinks to where the dtype loses its digits. The
         standard error is that of a ratio of means (delta method).
         """
         tiny = float(np.finfo(self.spec["dtype"]).tiny)
         floor = max(tiny * tiny, np.finfo(np.float64).tiny)
+        path = direction.order(self.n_layers)
+        sums = [self._second_moment(layer, direction.side) for layer in path]
         last = 0
-        for layer in range(1, self.n_layers + 1):
-            column = self._second_moment(layer)
+        for step, column in enumerate(sums, 1):
             if column.nonfinite or not column.mean() >= floor:
                 break
-            last = layer
+            last = step
         if last < 2:
             return None
         first = _middle(last)
-        a, b = self._second_moment(first), self._second_moment(last)
+        a, b = sums[first - 1], sums[last - 1]
         steps = last - first
         factor = nth_root(b.total * a.finite, a.total * b.finite, steps)
-        return _Fit(first, last, factor, factor * self._log_ratio_se(a, b, last) / steps)
-
-    def _log_ratio_se(self, a: ExactSum, b: ExactSum, last: int) -> float:
-        """The standard error of ln(mean b / mean a), whose trials are the same."""
-        n = a.finite
-        if n < 2:
-            return math.nan
-        if last == self.n_layers:
-            # The delta method's variance is n/(n−1) Σ(aᵢ/Σa − bᵢ/Σb)², here without rounding.
-            spread = (
-                a.total_sq * b.total**2
-                + b.total_sq * a.total**2
-                - 2 * self.record.cross[1] * a.total * b.total
-            )
-            return square_root(n * spread, (n - 1) * (a.total * b.total) ** 2)
-        # The covariance is kept for the last layer only; without it the error comes out too large
-        # rather than too small, since a chain's layers are positively correlated.
-        return math.hypot(a.standard_error() / a.mean(), b.standard_error() / b.mean())
+        # The covariance is kept for the whole path only.
+        cross = self.record.cross[(_FORWARD, _BACKWARD).index(direction)]
+        products = cross[1] if last == self.n_layers else None
+        se = factor * _log_ratio_se(a, b, products) / steps
+        return _Fit(path[first - 1], path[last - 1], factor, se)
 
     @property
     def factor(self) -> float:
         """The factor a layer of the pre-activation's second moment; NaN where there is none."""
-        return self._fit.factor if self._fit else math.nan
+        fit = self._fits[_FORWARD]
+        return fit.factor if fit else math.nan
 
     @property
     def factor_se(self) -> float:
         """The standard error of ``factor``; NaN at one trial."""
-        return self._fit.se if self._fit else math.nan
+        fit = self._fits[_FORWARD]
+        return fit.se if fit else math.nan
+
+    @property
+    def grad_factor(self) -> float:
+        """The factor a layer, downwards, of the second moment of the gradient by h; NaN where there
+        is none."""
+        fit = self._fits.get(_BACKWARD)
+        return fit.factor if fit else math.nan
+
+    @property
+    def grad_factor_se(self) -> float:
+        """The standard error of ``grad_factor``; NaN at one trial."""
+        fit = self._fits.get(_BACKWARD)
+        return fit.se if fit else math.nan
 
     @property
     def outcome(self) -> str:
         """holds, decays, explodes, overflows, vanishes, saturates or undecided."""
-        return self._judgement[0]
+        return self._judgements[0][0]
+
+    @property
+    def grad_outcome(self) -> str:
+        """The same of the gradient, which does not saturate; "absent" without a backward pass."""
+        return self._judgements[1][0] if self._back else "absent"
 
     @property
     def verdict(self) -> str:
-        """The verdict in a sentence; ``outcome`` is its first word."""
-        outcome, words = self._judgement
-        return outcome + words
+        """The verdict in a sentence; ``outcome`` is its first word. The gradient's follows it."""
+        return "; gradient ".join(outcome + words for outcome, words in self._judgements)
 
     @cached_property
-    def _judgement(self) -> tuple[str, str]:
-        fit, n = self._fit, self.n_layers
-        before = f", second moment {fit} before{self._advice(fit)}" if fit else ""
-        overflow = self._first_overflow()
+    def _judgements(self) -> list[tuple[str, str]]:
+        return [self._judge(direction) for direction in (_FORWARD, *self._back)]
+
+    def _judge(self, direction: _Direction) -> tuple[str, str]:
+        fit, n, path = self._fits[direction], self.n_layers, direction.order(self.n_layers)
+        advice = self._advice(fit) if fit and direction is _FORWARD else ""
+        before = f", second moment {fit} before{advice}" if fit else ""
+        overflow = self._first_overflow(direction)
         if overflow is not None:
             layer, trials = overflow
             of = f"{self.spec['dtype']} at layer {layer} ({trials} of {self.n_trials} trials)"
-            entries = (side.nonfinite_fraction[layer - 1] for side in (self.pre, self.post))
+            sides = map(self._side, (side for side in direction.sides if side != GRAD_WEIGHT))
+            entries = (side.nonfinite_fraction[layer - 1] for side in sides)
             what = "" if any(share > 0 for share in entries) else " in the second moment alone"
             return "overflows", f" {of}{what}{before}"
-        zero = self.record.maxima[:n] == 0
-        if zero[-1]:
-            layer = int(np.max(np.flatnonzero(~zero), initial=-1)) + 2
+        zeros = [self.record.maxima[direction.side * n + layer - 1] == 0 for layer in path]
+        if zeros[-1]:
+            alive = [step for step, zero in enumerate(zeros) if not zero]
+            layer = path[alive[-1] + 1 if alive else 0]
             return "vanishes", f": exactly 0 from layer {layer}{before}"
-        saturation = self._saturation()
+        saturation = self._saturation() if direction is _FORWARD else None
         if saturation is not None:
             layer, share = saturation
             return "saturates", f": |φ′| < 0.05 max|φ′| in {100 * share:.0f} % of layer {layer}"
-        end = self._second_moment(n)
-        size = f"{plus_minus(end.mean(), end.standard_error())} at layer {n}"
+        end = self._second_moment(path[-1], direction.side)
+        size = f"{plus_minus(end.mean(), end.standard_error())} at layer {path[-1]}"
         if fit is None:
             return "undecided", f": second moment {size}, no factor a layer to fit"
         words = f": second moment {fit} (layers {fit.first} to {fit.last}), {size}"
@@ -311,12 +399,13 @@ class Propagation(Record):
             few = f"about {effective:.0f} of {end.finite} trials carry the mean"
             return "undecided", f"{words}; {few}, more trials would say it better"
         outcome = "decays" if fit.factor < 1 else "explodes"
-        return outcome, words + self._advice(fit) + self._caution(end)
+        return outcome, words + advice + self._caution(end)
 
-    def _first_overflow(self) -> tuple[int, int] | None:
+    def _first_overflow(self, direction: _Direction) -> tuple[int, int] | None:
         """The first layer (from 1) with trials that are not finite, and how many of them."""
-        for layer in range(1, self.n_layers + 1):
-            trials = max(self._second_moment(layer, side).nonfinite for side in (PRE, POST))
+        for layer in direction.order(self.n_layers):
+            sums = (self._second_moment(layer, side) for side in direction.sides)
+            trials = max(column.nonfinite for column in sums)
             if trials:
                 return layer, trials
         return None
@@ -370,11 +459,11 @@ class Propagation(Record):
         return f"{self.label}: {_setting(self)}"
 
     def __str__(self) -> str:
-        rows = layer_rows(self.pre, self.post, self.theory)
+        rows = layer_rows(self.layers, self.theory)
         return text_table(self.title, rows, self.verdict)
 
     def _repr_html_(self) -> str:
-        rows = layer_rows(self.pre, self.post, self.theory)
+        rows = layer_rows(self.layers, self.theory)
         return html_table(self.title, rows, self.verdict)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -398,8 +487,9 @@ class Propagation(Record):
             "verdict": self.verdict,
             "factor": plain(self.factor),
             "factor_se": plain(self.factor_se),
-            "pre": self.pre.to_dict(),
-            "post": self.post.to_dict(),
+            "grad_factor": plain(self.grad_factor),
+            "grad_factor_se": plain(self.grad_factor_se),
+            **self.layers.to_dict(),
             "theory": self.theory.to_dict(),
             "record": self.record.to_dict(),
         }
@@ -422,10 +512,12 @@ class Propagation(Record):
                 raise ValueError(f"trials {data['trials']}")
             if merge_trials(result.trials) != result.trials:
                 raise ValueError(f"trials {data['trials']} in no order")
-            sides = 2 * result.n_layers
+            backward = result.spec["backward"]
             sizes = (len(result.record.columns), len(result.record.maxima))
-            if sizes != (sides * len(AVERAGED), sides):
+            if sizes != _record_sizes(result.n_layers, backward):
                 raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
+            if len(result.record.cross) != 1 + backward:
+                raise ValueError(f"{len(result.record.cross)} sums of products")
             if result.record.n_trials != result.n_trials:
                 raise ValueError(f"sums of {result.record.n_trials} trials, not {result.n_trials}")
         except DAMAGED as error:
@@ -545,6 +637,8 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
     for size in (*widths, spec["batch"]):
         if type(size) is not int or size < 1:
             raise ValueError(f"size {size!r}")
+    if type(spec["backward"]) is not bool:
+        raise ValueError(f"backward {spec['backward']!r}")
     if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
         raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
     for name, parse in (("activation", activation), ("init", initializer), ("bias", initializer)):
@@ -555,6 +649,20 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         for entry in entries if listed else (entries,):
             if entry is not None or name != "bias":
                 parse(entry)
+
+
+def _log_ratio_se(a: ExactSum, b: ExactSum, products: int | None) -> float:
+    """The standard error of ln(mean b / mean a), whose trials are the same, given Σab."""
+    n = a.finite
+    if n < 2:
+        return math.nan
+    if products is None:
+        # Without the covariance the error comes out too large rather than too small, since a
+        # chain's layers are positively correlated.
+        return math.hypot(a.standard_error() / a.mean(), b.standard_error() / b.mean())
+    # The delta method's variance is n/(n−1) Σ(aᵢ/Σa − bᵢ/Σb)², here without rounding.
+    spread = a.total_sq * b.total**2 + b.total_sq * a.total**2 - 2 * products * a.total * b.total
+    return square_root(n * spread, (n - 1) * (a.total * b.total) ** 2)
 
 
 def _per_layer(one_or_each: Any, index: int) -> Any:

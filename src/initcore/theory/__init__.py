@@ -12,7 +12,7 @@ from initcore.theory.mean_field import (
     edge_of_chaos,
     fixed_point,
 )
-from initcore.theory.softmax import (
+from initcore.theory.random_logits import (
     RandomSoftmax,
     freezing_std,
     saturated_share,

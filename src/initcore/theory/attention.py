@@ -25,7 +25,7 @@ from initcore.results.attention import (
     weight_law,
 )
 from initcore.scaling import Effect
-from initcore.theory.softmax import RandomSoftmax, softmax
+from initcore.theory.random_logits import RandomSoftmax, softmax
 
 # Rows of a causal softmax have 1, …, seq keys: a polynomial in ln n through so many of them.
 _ROW_NODES = 9

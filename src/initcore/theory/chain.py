@@ -12,9 +12,7 @@ import numpy as np
 
 from initcore.initializers import Initializer, initializer
 from initcore.laws import Constant, Law
-from initcore.results.layers import LayerStats, layer_rows
-from initcore.results.records import Record
-from initcore.results.text import html_table, text_table
+from initcore.results.layers import ChainLayers, LayerStats
 from initcore.specifications import finite_number, integer, non_negative_number
 from initcore.theory.expectations import Nonlinearity, Phi, is_function, nonlinearity
 
@@ -23,7 +21,7 @@ NORMS = ("rms", "layer")
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction(Record):
+class Prediction(ChainLayers):
     """Statistics by layer at infinite width, arrays of length L.
 
     pre, post
@@ -34,18 +32,6 @@ class Prediction(Record):
     grad_weight
         the second moment of ∂/∂W, summed over the batch; None without ``backward``.
     """
-
-    pre: LayerStats
-    post: LayerStats
-    grad_pre: LayerStats | None = None
-    grad_post: LayerStats | None = None
-    grad_weight: LayerStats | None = None
-
-    def __str__(self) -> str:
-        return text_table("", layer_rows(self.pre, self.post, None), "")
-
-    def _repr_html_(self) -> str:
-        return html_table("", layer_rows(self.pre, self.post, None), "")
 
 
 class _Layer(NamedTuple):

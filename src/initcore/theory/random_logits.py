@@ -125,8 +125,7 @@ def saturation_std(n: int, share: float, threshold: float = 0.99) -> float:
 
 def _grid(start: float, stop: float, step: float) -> Array:
     # Not arange(start, stop, step), which adds up a step that has been rounded.
-    points: Array = start + step * np.arange(math.ceil((stop - start) / step), dtype=np.float64)
-    return points
+    return start + step * np.arange(math.ceil((stop - start) / step), dtype=np.float64)
 
 
 # E Σp² and E H
@@ -235,6 +234,8 @@ def _saturated(n: int, std: float, threshold: float) -> float:
     integral converges.
     """
     r = (1.0 - threshold) / threshold
+    if n == 2:  # R has one term, and may be next to a point: e^(a normal), without an inversion
+        return math.erfc(-math.log(r) / (2.0 * std))
     largest = _largest(n, 0.08)  # what is integrated turns as the rates do
     k = np.arange(_EULER_TERMS + _EULER_AVERAGED + 1)
     rates = (_EULER_A + 2j * math.pi * k) / (2.0 * r)

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The backward pass of a chain: from the gradient of the last activation to those of everything.
+ * With x and dx of a layer's input, h and dh of its pre-activation, layer after layer from the last:
+ *
+ *     dh = dx (of the layer above) * phi'(h);   dx = W' dh;   dW = dh x', db = dh 1 (over the batch)
+ *
+ * The forward pass has left x and phi'(h) of every layer in the trial's workspace, and what fits of
+ * the drawn weights; the others are drawn again. A layer goes by in strips of its inputs, all of
+ * whose work is one thread's: dx sums over W's rows in ascending order, a block of rows after the
+ * other; then, while hot, its moments, phi', the moments of dh below. dW is the product of matmul.h
+ * with the batch as k: dh row by row, x with lanes along the inputs. Only its sum of squares stays,
+ * unless a caller wants it: of each input over ascending outputs, then over ascending inputs. */
+/* Units 0 ... n - 1 of x in panels to panels of units: value b of unit u to
+ * to[u/16 * to_panel + b * 16 + u%16]; the lanes beyond n are 0. */
+static void R(transpose_units)(const real *x, size_t panel, size_t n, size_t batch, real *to,
+                               size_t to_panel) {
+  for (size_t u = 0; u < n; u += 16, to += to_panel) {
+    const size_t units = n - u < 16 ? n - u : 16;
+    for (size_t b = 0; b < batch; b += 16) {
+      const real *from = x + b / 16 * panel + 16 * u;
+      const size_t values = batch - b < 16 ? batch - b : 16;
+      real *out = to + 16 * b;
+      if (units == 16 && values == 16) {
+        for (size_t v = 0; v < 16; v++)
+          for (size_t i = 0; i < 16; i++) out[16 * v + i] = from[16 * i + v];
+      } else {
+        for (size_t v = 0; v < values; v++)
+          for (size_t i = 0; i < 16; i++) out[16 * v + i] = i < units ? from[16 * i + v] : 0;
+      }
+    }
+  }
+}
+
+/* out[u] = the sum of unit u over the batch, in ascending order. */
+static void R(sum_units)(const real *x, size_t panel, size_t n, size_t batch, real *out) {
+  for (size_t u = 0; u < n; u++) out[u] = 0;
+  for (size_t b = 0; b < batch; b++)
+    for (size_t u = 0; u < n; u++) out[u] += x[b / 16 * panel + 16 * u + b % 16];
+}
+
+/* dx (of layer l's input, units first ... first + columns - 1) from dh, both in panels. */
+static int R(backward_inputs)(const ic_kernels *k, const ic_chain *c, uint64_t trial, size_t l,
+                              size_t first, size_t columns, const real *kept, const real *dh,
+                              real *dx, real *slab, const volatile int32_t *cancel) {
+  const ic_layer *layer = c->layers + l;
+  const size_t n_in = layer->n_in, n_out = layer->n_out, panels = (c->batch + 15) / 16;
+  const size_t panel = R(chain_panel)(n_in), most = IC_SLAB_BYTES / sizeof(real) / columns;
+  const real *stored = layer->weight.data ? (const real *)layer->weight.data : kept;
+  const ptrdiff_t stored_stride =
+      kept ? (ptrdiff_t)R(chain_slab_stride)(n_in) : layer->weight.row_stride;
+  /* rows in one cache set would push each other out */
+  const int copied = stored && stored_stride * (ptrdiff_t)sizeof(real) % IC_CACHE_WAY_BYTES == 0;
+  for (size_t p = 0; p < panels; p++)
+    memset(dx + p * panel + 16 * first, 0, 16 * columns * sizeof(real));
+  for (size_t o = 0; o < n_out; o += most) {
+    if (*cancel) return 0;
+    const size_t rows = n_out - o < most ? n_out - o : most;
+    const real *w = slab;
+    ptrdiff_t stride = (ptrdiff_t)columns;
+    if (stored && !copied) {
+      w = stored + (ptrdiff_t)o * stored_stride + first;
+      stride = stored_stride;
+    } else if (stored) {
+      for (size_t r = 0; r < rows; r++)
+        memcpy(slab + r * columns, stored + (ptrdiff_t)(o + r) * stored_stride + first,
+               columns * sizeof(real));
+    } else {
+      const size_t pieces = columns == n_in ? 1 : rows;
+      k->R(draw)(slab, o * n_in + first, rows / pieces * columns, pieces, n_in, c->seed,
+                 layer->weight.stream + trial, &layer->weight.distribution);
+    }
+    R(multiply_transposed)(w, stride, columns, rows, dh + 16 * o,
+                           (ptrdiff_t)R(chain_panel)(n_out), dx + 16 * first, (ptrdiff_t)panel,
+                           panels);
+  }
+  return 1;
+}
+
+/* Columns first ... last - 1 of dW from x and dh in panels: the sum of squares of column i to
+ * squares[i - first], and dW to `out` if that is not NULL. */
+static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
+                               size_t first, size_t last, const real *x, const real *dh,
+                               double *squares, real *out, real *own,
+                               const volatile int32_t *cancel) {
+  const size_t n_in = c->layers[l].n_in, n_out = c->layers[l].n_out, batch = c->batch;
+  const size_t columns = last - first, panels = (columns + 15) / 16;
+  const size_t most = R(gradient_rows)(n_in, batch), panel = R(chain_panel)(most);
+  const size_t dh_panel = R(chain_panel)(n_out), x_panel = R(chain_panel)(batch);
+  const size_t stride = R(chain_slab_stride)(16 * ((batch + 15) / 16));
+  real *dw = own, *strip = own + plan->inputs, *rows = own + plan->rows;
+  memset(squares, 0, 16 * panels * sizeof *squares);
+  R(transpose_units)(x + 16 * first, R(chain_panel)(n_in), columns, batch, strip, x_panel);
+  for (size_t o = 0; o < n_out; o += most) {
+    if (*cancel) return 0;
+    const size_t count = n_out - o < most ? n_out - o : most;
+    for (size_t b = 0; b < batch; b += 16)
+      for (size_t r = 0; r < count; r++)
+        V(store)(rows + r * stride + b, V(load)(dh + b / 16 * dh_panel + 16 * (o + r)));
+    R(multiply)(rows, (ptrdiff_t)stride, count, batch, NULL, strip, (ptrdiff_t)x_panel, dw,
+                (ptrdiff_t)panel, panels);
+    for (size_t p = 0; p < panels; p++) {
+      const real *at = dw + p * panel;
+      f64x16 sum = f64_load(squares + 16 * p);
+      for (size_t r = 0; r < count; r++) {
+        const f64x16 v = IC_JOIN(f64_load, IC_REAL)(at + 16 * r);
+        sum = f64_fma(v, v, sum);
+      }
+      f64_store(squares + 16 * p, sum);
+      if (out)
+        for (size_t r = 0; r < count; r++)
+          memcpy(out + (o + r) * n_in + first + 16 * p, at + 16 * r,
+                 (columns - 16 * p < 16 ? columns - 16 * p : 16) * sizeof(real));
+    }
+  }
+  return 1;
+}
+
+static real *R(chain_gradient)(const R(chain_layout) * plan, void *shared, size_t l) {
+  return R(chain_aligned)(shared) + plan->gradients + l % 2 * plan->widest;
+}
+
+/* The gradient of state l, there in panels, units first ... last - 1: its moments, times phi' of
+ * the layer below, the moments of that, and the bias's gradient. */
+static void R(backward_finish)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
+                               size_t first, size_t last, ic_unit *units, ic_moments *moments,
+                               const ic_gradients *out, void *shared) {
+  const ic_layer *below = c->layers + (l - 1);
+  const size_t panel = R(chain_panel)(below->n_out);
+  real *at = R(chain_gradient)(plan, shared, l) + 16 * first;
+  real *slope = R(chain_slope)(c, plan, shared, l) + 16 * first;
+  if (c->batch)
+    R(chain_finish)(below, 1, at, slope, (ptrdiff_t)panel, last - first, c->batch, moments, units);
+  if (out && out->biases && out->biases[l - 1])
+    R(sum_units)(at, panel, last - first, c->batch, (real *)out->biases[l - 1] + first);
+}
+
+/* `chain_output_gradient`, given the plan. */
+static void R(backward_top)(const ic_kernels *k, const ic_chain *c, const R(chain_layout) * plan,
+                            uint64_t trial, ic_moments *moments, const ic_gradients *out,
+                            void *shared, void *own) {
+  const ic_fpmode mode = fpmode_enter();
+  const size_t l = c->n_layers, n = c->layers[l - 1].n_out;
+  if (moments) memset(moments, 0, 2 * sizeof *moments);
+  R(chain_fill)(k, c, &c->output_gradient, trial, n, R(chain_gradient)(plan, shared, l),
+                R(chain_aligned)(own));
+  R(backward_finish)(c, plan, l, 0, n, NULL, moments, out, shared);
+  fpmode_leave(mode);
+}
+
+/* `chain_backward_columns`, given the plan; without units, moments and weight are running records,
+ * of the layer below and of this one's weight. */
+static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(chain_layout) * plan,
+                             uint64_t trial, size_t l, size_t first, size_t last, ic_unit *units,
+                             ic_unit *weight_units, ic_moments *moments, ic_moments *weight,
+                             const ic_gradients *out, void *shared, void *own,
+                             const volatile int32_t *cancel) {
+  const ic_fpmode mode = fpmode_enter();
+  const ic_layer *layer = c->layers + l;
+  const real *x = R(chain_state)(c, plan, shared, l), *dh = R(chain_gradient)(plan, shared, l + 1);
+  const real *kept = R(chain_kept)(c, plan, shared, l);
+  real *dx = R(chain_gradient)(plan, shared, l), *slab = R(chain_aligned)(own);
+  real *d_input = out && l == 0 ? (real *)out->input : NULL;
+  real *d_weight = out && out->weights ? (real *)out->weights[l] : NULL;
+  if (moments) memset(moments, 0, 2 * sizeof *moments);
+  if (weight) memset(weight, 0, sizeof *weight);
+  int finished = 1;
+  const size_t most = R(strip_columns)(c->batch);
+  for (size_t i = first; i < last && (l || d_input) && finished; i += most) {
+    const size_t columns = last - i < most ? last - i : most;
+    finished = R(backward_inputs)(k, c, trial, l, i, columns, kept, dh, dx, slab, cancel);
+    if (finished && l)
+      R(backward_finish)(c, plan, l, i, i + columns, units ? units + 2 * i : NULL, moments, out,
+                         shared);
+  }
+  if (finished && d_input)
+    R(chain_copy)(dx, R(chain_panel)(layer->n_in), c->batch, first, last, d_input, layer->n_in);
+  if (finished && (weight || weight_units || d_weight)) {
+    double *squares = (double *)(void *)(slab + plan->squares);
+    finished = R(backward_weights)(c, plan, l, first, last, x, dh, squares, d_weight, slab, cancel);
+    for (size_t i = first; i < last; i++) {
+      const ic_unit unit = {0, squares[i - first]};
+      if (weight_units) weight_units[i] = unit;
+      if (weight && layer->n_out) merge_units(&unit, 1, 1, layer->n_out, weight);
+    }
+  }
+  fpmode_leave(mode);
+  return finished;
+}
+
+/* The gradient of the last activation, and of its pre-activation; into moments (2) if that is not
+ * NULL. Domain, error and determinism: those of `chain_backward`. */
+static void R(chain_output_gradient)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
+                                     ic_moments *moments, const ic_gradients *out, void *shared,
+                                     void *own) {
+  const R(chain_layout) plan = R(chain_plan)(c);
+  R(backward_top)(k, c, &plan, trial, moments, out, shared, own);
+}
+
+/* Inputs first ... last - 1 of layer l: their gradient, that of the pre-activations below, and
+ * their columns of the weight's; 0 if cancelled.
+ * Domain, error and determinism: those of `chain_backward`. */
+static int R(chain_backward_columns)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
+                                     size_t l, size_t first, size_t last, ic_unit *units,
+                                     ic_unit *weight_units, ic_moments *part,
+                                     const ic_gradients *out, void *shared, void *own,
+                                     const volatile int32_t *cancel) {
+  const R(chain_layout) plan = R(chain_plan)(c);
+  return R(backward_range)(k, c, &plan, trial, l, first, last, units, weight_units, part, NULL,
+                           out, shared, own, cancel);
+}
+
+/* Domain: that of `chain`. Max error: one rounding a fma and one for dh, phi's and phi' ulps;
+ * statistics as in moments.h, sums of squares those of float64. Determinism: the same bits for
+ * every instruction set, however a layer is cut into columns, and whichever weights are kept. */
+static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
+                             ic_moments *moments, ic_moments *gradients, const ic_gradients *out,
+                             void *workspace, const volatile int32_t *cancel) {
+  const R(chain_layout) plan = R(chain_plan)(c);
+  if (!R(chain)(k, c, trial, moments, NULL, workspace, cancel)) return 0;
+  ic_moments *top = gradients ? gradients + 3 * (c->n_layers - 1) : NULL;
+  R(backward_top)(k, c, &plan, trial, top, out, workspace, workspace);
+  int finished = 1;
+  for (size_t l = c->n_layers; l-- > 0 && finished;) {
+    ic_moments *here = gradients ? gradients + 3 * l : NULL;
+    finished = R(backward_range)(k, c, &plan, trial, l, 0, c->layers[l].n_in, NULL, NULL,
+                                 here && l ? here - 3 : NULL, here ? here + 2 : NULL, out,
+                                 workspace, workspace, cancel);
+  }
+  return finished;
+}
