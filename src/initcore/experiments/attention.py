@@ -36,6 +36,7 @@ from initcore.results.attention import (
 )
 from initcore.results.attention_rows import AttentionRows
 from initcore.results.exact import Accumulator, ExactRecord
+from initcore.results.softmax_rows import exact_means
 from initcore.scaling import Effect, Scaling, Sizes, scaling
 from initcore.specifications import finite_number, non_negative_number
 from initcore.streams import check_seed, resolve_threads, stream_id
@@ -433,14 +434,19 @@ def _mean(values: NDArray[Any]) -> float:
 
 
 def _row_means(rows: AttentionRows) -> list[float]:
+    """The columns of MEANS."""
     several = rows.keys > 1
-    special = {
-        "keys_share": (rows.effective_keys / rows.keys)[several],
-        "saturated_fraction": rows.saturated[several].astype(float),
-        "nonfinite_fraction": np.isnan(rows.lse).astype(float),
-    }
     with np.errstate(invalid="ignore", divide="ignore"):
-        return [_mean(special[n] if n in special else getattr(rows, n)) for n in MEANS]
+        special = {
+            "keys_share": np.where(several, rows.effective_keys / rows.keys, np.nan),
+            "saturated_fraction": np.where(several, rows.saturated, np.nan),
+            "nonfinite_fraction": np.isnan(rows.lse),
+        }
+        table = np.empty((rows.lse.size, len(MEANS)))
+        for i, name in enumerate(MEANS):
+            column = special[name] if name in special else getattr(rows, name)
+            table[:, i] = column.reshape(-1)
+    return exact_means(table)
 
 
 def _logit_moment(rows: AttentionRows) -> float:
