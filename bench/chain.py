@@ -155,7 +155,7 @@ def _kernel(x: Array, weights: list[Array]) -> Callable[[], object]:
         "float32", 0, batch, [width] * (layers + 1), table, x, weights, [None] * layers
     )
     workspace = np.empty(kernels.chain_workspace(spec), np.uint8)
-    states, y = np.zeros((1, layers, 2, 7)), np.empty_like(x)
+    states, y = np.zeros((1, layers, 2, _core.MOMENTS)), np.empty_like(x)
     cancel = np.zeros(1, np.int32)
     return lambda: kernels.chain(spec, 0, 1, states, y, workspace, cancel)
 

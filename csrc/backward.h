@@ -190,10 +190,12 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   if (finished && (weight || weight_units || d_weight)) {
     double *squares = (double *)(void *)(slab + plan->squares);
     finished = R(backward_weights)(c, plan, l, first, last, x, dh, squares, d_weight, slab, cancel);
-    for (size_t i = first; i < last; i++) {
-      const ic_unit unit = {0, squares[i - first]};
-      if (weight_units) weight_units[i] = unit;
-      if (weight && layer->n_out) merge_units(&unit, 1, 1, layer->n_out, weight);
+    for (size_t i = first; i < last; i += IC_UNIT_BLOCK) {
+      const size_t count = last - i < IC_UNIT_BLOCK ? last - i : IC_UNIT_BLOCK;
+      ic_unit block[IC_UNIT_BLOCK];
+      for (size_t j = 0; j < count; j++) block[j] = (ic_unit){0, squares[i - first + j], 0, 0};
+      if (weight_units) memcpy(weight_units + i, block, count * sizeof *block);
+      if (weight && layer->n_out) merge_units(block, 1, count, layer->n_out, weight);
     }
   }
   fpmode_leave(mode);

@@ -43,11 +43,15 @@ typedef struct {
   double m2;        /* sum of squared deviations from the mean */
   double abs_max;   /* largest |x|, NaN left out */
   double zeros, saturated, nonfinite; /* counts; saturated is NaN where phi' has no finite bound */
+  double m3, m4;    /* sums of third and fourth powers of deviations from the mean */
+  double within;    /* sum of squared deviations from the mean of the unit */
+  double dead;      /* count of the values of units that are zero for the whole batch */
+  double overflows; /* count of the values that are infinite in float16 */
 } ic_moments;
 
-/* What a unit (an output over the batch) brings to a merge; m2 as above. */
+/* What a unit (an output over the batch) brings to a merge; m2, m3 and m4 as above. */
 typedef struct {
-  double mean, m2;
+  double mean, m2, m3, m4;
 } ic_unit;
 
 /* Where a matrix (rows, columns) comes from: stored, or drawn row by row and never stored. */

@@ -17,10 +17,11 @@ cdef extern from "initcore.h" nogil:
         ic_truncation truncation
 
     ctypedef struct ic_moments:
-        double count, mean, m2, abs_max, zeros, saturated, nonfinite
+        double count, mean, m2, abs_max, zeros, saturated, nonfinite, m3, m4, within, dead
+        double overflows
 
     ctypedef struct ic_unit:
-        double mean, m2
+        double mean, m2, m3, m4
 
     ctypedef struct ic_source:
         const void *data

@@ -3,7 +3,9 @@
 
 A unit is one weight row's outputs over the batch. Its sums run in 16 lanes (entry b in lane
 b % 16) that are folded by halves; units are merged in index order (Chan, Golub and LeVeque,
-"Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+"Updating formulae and a pairwise algorithm for computing sample variances", 1979; Pébay, "Formulas
+for robust, one-pass parallel computation of covariances and arbitrary-order statistical moments",
+2008, for the third and fourth powers).
 """
 
 from typing import Any
@@ -15,7 +17,11 @@ from .matmul import fma
 
 __all__ = ["FIELDS", "merge", "moments", "unit_states"]
 
-FIELDS = ("count", "mean", "m2", "abs_max", "zeros", "saturated", "nonfinite")
+FIELDS = (
+    "count", "mean", "m2", "abs_max", "zeros", "saturated", "nonfinite", "m3", "m4", "within",
+    "dead", "overflows",
+)  # fmt: skip
+COUNT, MEAN, M2, ABS_MAX, ZEROS, SATURATED, NONFINITE, M3, M4, WITHIN, DEAD, OVERFLOWS = range(12)
 LANES = 16
 
 F64 = NDArray[np.float64]
@@ -37,15 +43,15 @@ def _lane_sum(x: F64) -> F64:
     return _fold(lanes)
 
 
-def _lane_sum_of_squares(x: F64) -> F64:
+def _lane_sum_of_products(x: F64, y: F64) -> F64:
     lanes = np.zeros((x.shape[0], LANES))
     for b in range(x.shape[1]):
-        lanes[:, b % LANES] = fma(x[:, b], x[:, b], lanes[:, b % LANES])
+        lanes[:, b % LANES] = fma(x[:, b], y[:, b], lanes[:, b % LANES])
     return _fold(lanes)
 
 
 def unit_states(x: NDArray[Any], slope: NDArray[Any] | None = None, threshold: float = 0.0) -> F64:
-    """One state a unit: x (units, batch) → (units, 7), the columns being FIELDS.
+    """One state a unit: x (units, batch) → (units, FIELDS).
 
     slope: φ′ of the entries where saturation (|φ′| < threshold) is counted; a NaN threshold
     makes the count NaN.
@@ -54,32 +60,45 @@ def unit_states(x: NDArray[Any], slope: NDArray[Any] | None = None, threshold: f
     state = np.zeros((x.shape[0], len(FIELDS)))
     with np.errstate(all="ignore"):
         mean = _lane_sum(wide) / x.shape[1]
-        state[:, 0] = x.shape[1]
-        state[:, 1] = mean
-        state[:, 2] = _lane_sum_of_squares(wide - mean[:, None])
-        state[:, 3] = np.max(np.where(np.isnan(wide), 0, np.abs(wide)), axis=1, initial=0)
-        state[:, 4] = np.sum(wide == 0, axis=1)
+        d = wide - mean[:, None]
+        state[:, COUNT] = x.shape[1]
+        state[:, MEAN] = mean
+        state[:, M2] = state[:, WITHIN] = _lane_sum_of_products(d, d)
+        state[:, M3] = _lane_sum_of_products(d * d, d)
+        state[:, M4] = _lane_sum_of_products(d * d, d * d)
+        state[:, ABS_MAX] = np.max(np.where(np.isnan(wide), 0, np.abs(wide)), axis=1, initial=0)
+        state[:, ZEROS] = np.sum(wide == 0, axis=1)
         if slope is not None:
-            state[:, 5] = np.sum(np.abs(slope) < threshold, axis=1)
-            state[:, 5] += 0 * threshold
-        state[:, 6] = np.sum(~np.isfinite(wide), axis=1)
+            state[:, SATURATED] = np.sum(np.abs(slope) < threshold, axis=1)
+            state[:, SATURATED] += 0 * threshold
+        state[:, NONFINITE] = np.sum(~np.isfinite(wide), axis=1)
+        state[:, DEAD] = x.shape[1] * np.all(wide == 0, axis=1)
+        state[:, OVERFLOWS] = np.sum(np.isinf(x.astype(np.float16)), axis=1)
     return state
 
 
 def merge(a: F64, b: F64) -> F64:
     """The state of the entries of a and b together."""
-    n = a[0] + b[0]
+    state = a + b  # what is not of the following is a count or a sum
+    n = a[COUNT] + b[COUNT]
     with np.errstate(all="ignore"):
-        delta = b[1] - a[1]
-        mean = fma(delta, b[0] / n, a[1])
-        m2 = a[2] + fma(delta * delta, a[0] * b[0] / n, b[2])
-    return np.array(
-        [n, mean, m2, max(a[3], b[3]), a[4] + b[4], a[5] + b[5], a[6] + b[6]], dtype=np.float64
-    )
+        p, s, w = a[COUNT] / n, b[COUNT] / n, a[COUNT] * b[COUNT] / n
+        # nothing to differ from yet
+        alone = a[COUNT] == 0 and np.isfinite(b[MEAN])
+        d = 0.0 if alone else b[MEAN] - a[MEAN]
+        state[MEAN] = b[MEAN] if alone else fma(d, s, a[MEAN])
+        state[M2] = a[M2] + fma(d * d, w, b[M2])
+        inner = fma(d * d * w, p - s, 3 * fma(p, b[M2], -(s * a[M2])))
+        state[M3] = a[M3] + fma(d, inner, b[M3])
+        q = fma(d * d * w, fma(-3.0, p * s, 1.0), 6 * fma(p * p, b[M2], s * s * a[M2]))
+        inner = fma(d, q, 4 * fma(p, b[M3], -(s * a[M3])))
+        state[M4] = a[M4] + fma(d, inner, b[M4])
+    state[ABS_MAX] = max(a[ABS_MAX], b[ABS_MAX])
+    return state
 
 
 def moments(x: NDArray[Any], slope: NDArray[Any] | None = None, threshold: float = 0.0) -> F64:
-    """The state (7,) of all units of x (units, batch), merged in index order."""
+    """The state (FIELDS,) of all units of x (units, batch), merged in index order."""
     state = np.zeros(len(FIELDS))
     for unit in unit_states(x, slope, threshold):
         state = merge(state, unit)

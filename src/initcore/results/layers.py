@@ -18,13 +18,20 @@ FIELDS = (
     "mean",
     "second_moment",
     "variance",
+    "kurtosis",
+    "batch_variance",
     "abs_max",
     "zero_fraction",
     "saturated_fraction",
     "nonfinite_fraction",
+    "float16_overflow_fraction",
+    "dead_fraction",
 )
 # Every field but abs_max is a mean over trials; abs_max is the largest.
 AVERAGED = tuple(name for name in FIELDS if name != "abs_max")
+
+# Fourth powers of deviations whose sum is smaller have lost digits in float64, or all.
+_LEAST_FOURTH_POWERS = 1e-290
 
 
 def _unknown() -> Array:
@@ -40,11 +47,20 @@ class LayerStats(Record):
 
     mean, second_moment, variance
         of all entries: E[x], E[x²], E[x²] − E[x]² (computed from centred squares).
+    kurtosis
+        of all entries: E[(x − E[x])⁴] / variance², 3 of a normal; NaN where all are equal or their
+        fourth powers leave the range of float64.
+    batch_variance
+        the variance over the batch of each unit, mean over units.
     abs_max
         the largest |x|, over trials the largest.
     zero_fraction, saturated_fraction, nonfinite_fraction
         shares of entries, from 0 to 1. Saturated, of pre-activations only: |φ′(h)| < 0.05 max|φ′|;
         NaN where φ′ is unbounded.
+    float16_overflow_fraction
+        the share of entries that float16 rounds to ±∞: |x| ≥ 65520.
+    dead_fraction
+        the share of units that are zero for the whole batch.
     se
         the standard errors over trials (ddof 1) in the same record, NaN at one trial and for
         abs_max; None where there were no trials.
@@ -53,10 +69,14 @@ class LayerStats(Record):
     mean: Array
     second_moment: Array
     variance: Array
+    kurtosis: Array = field(default_factory=_unknown)
+    batch_variance: Array = field(default_factory=_unknown)
     abs_max: Array = field(default_factory=_unknown)
     zero_fraction: Array = field(default_factory=_unknown)
     saturated_fraction: Array = field(default_factory=_unknown)
     nonfinite_fraction: Array = field(default_factory=_unknown)
+    float16_overflow_fraction: Array = field(default_factory=_unknown)
+    dead_fraction: Array = field(default_factory=_unknown)
     se: LayerStats | None = None
 
     def __post_init__(self) -> None:
@@ -69,27 +89,32 @@ class LayerStats(Record):
 
     @classmethod
     def from_states(cls, states: ArrayLike, *, activation: bool = False) -> Self:
-        """Statistics from the running states of the moments kernel, float64 (..., 7); fields (...).
+        """Statistics from the running states of the moments kernel, float64 (..., MOMENTS); fields
+        (...).
 
-        A state is count, mean, Σ(x − mean)², largest |x|, and the numbers of zero, saturated and
-        non-finite entries. ``activation``: they are of activations or gradients, which are never
-        saturated.
+        A state is what ``ic_moments`` of csrc/initcore.h is. ``activation``: they are of
+        activations or gradients, which are never saturated.
         """
-        table = np.asarray(states, np.float64)
-        columns = [table[..., i] for i in range(7)]
-        count, mean, m2, abs_max, zeros, saturated, nonfinite = columns
+        table = np.moveaxis(np.asarray(states, np.float64), -1, 0)
+        count, mean, m2, abs_max, zeros, saturated, nonfinite, *others = table
+        _, m4, within, dead, overflows = others
         # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
         with np.errstate(all="ignore"):
             variance = m2 / count
+            measurable = np.isfinite(m4) & (m4 >= _LEAST_FOURTH_POWERS)
             return cls(
                 mean=np.where(count > 0, mean, np.nan),
                 second_moment=variance + mean * mean,
                 variance=variance,
+                kurtosis=np.where(measurable, m4 / m2 / variance, np.nan),
+                batch_variance=within / count,
                 # of nothing but NaN, and of nothing, there is no largest
                 abs_max=np.where((abs_max > 0) | (nonfinite < count), abs_max, np.nan),
                 zero_fraction=zeros / count,
                 saturated_fraction=_unknown() if activation else saturated / count,
                 nonfinite_fraction=nonfinite / count,
+                float16_overflow_fraction=overflows / count,
+                dead_fraction=dead / count,
             )
 
     @classmethod
