@@ -76,6 +76,24 @@ static int R(backward_inputs)(const ic_kernels *k, const ic_chain *c, uint64_t t
   return 1;
 }
 
+/* squares[i] += the squares of unit i of x in `panels` panels of `n` features, in ascending order.
+ * Two panels at once: a lane's sum waits for itself. */
+IC_INLINE void R(add_squares)(const int panels, const real *x, size_t panel, size_t n,
+                              double *squares) {
+  f64x16 sum[2];
+#define IC_EACH(p) \
+  IC_UNROLL_ALL for (int p = 0; p < 2; p++) \
+    if (p < panels)
+  IC_EACH(p) sum[p] = f64_load(squares + 16 * p);
+  for (size_t r = 0; r < n; r++)
+    IC_EACH(p) {
+      const f64x16 v = IC_JOIN(f64_load, IC_REAL)(x + (size_t)p * panel + 16 * r);
+      sum[p] = f64_fma(v, v, sum[p]);
+    }
+  IC_EACH(p) f64_store(squares + 16 * p, sum[p]);
+#undef IC_EACH
+}
+
 /* Columns first ... last - 1 of dW from x and dh in panels: the sum of squares of column i to
  * squares[i - first], and dW to `out` if that is not NULL. */
 static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
@@ -98,19 +116,14 @@ static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, 
         V(store)(rows + r * stride + b, V(load)(dh + b / 16 * dh_panel + 16 * (o + r)));
     R(multiply)(rows, (ptrdiff_t)stride, count, batch, NULL, strip, (ptrdiff_t)x_panel, dw,
                 (ptrdiff_t)panel, panels);
-    for (size_t p = 0; p < panels; p++) {
-      const real *at = dw + p * panel;
-      f64x16 sum = f64_load(squares + 16 * p);
-      for (size_t r = 0; r < count; r++) {
-        const f64x16 v = IC_JOIN(f64_load, IC_REAL)(at + 16 * r);
-        sum = f64_fma(v, v, sum);
-      }
-      f64_store(squares + 16 * p, sum);
-      if (out)
-        for (size_t r = 0; r < count; r++)
-          memcpy(out + (o + r) * n_in + first + 16 * p, at + 16 * r,
-                 (columns - 16 * p < 16 ? columns - 16 * p : 16) * sizeof(real));
-    }
+    size_t p = 0;
+    for (; p + 2 <= panels; p += 2)
+      R(add_squares)(2, dw + p * panel, panel, count, squares + 16 * p);
+    if (p < panels) R(add_squares)(1, dw + p * panel, panel, count, squares + 16 * p);
+    for (p = 0; out && p < panels; p++)
+      for (size_t r = 0; r < count; r++)
+        memcpy(out + (o + r) * n_in + first + 16 * p, dw + p * panel + 16 * r,
+               (columns - 16 * p < 16 ? columns - 16 * p : 16) * sizeof(real));
   }
   return 1;
 }

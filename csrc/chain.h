@@ -18,11 +18,10 @@ enum { IC_SLAB_BYTES = 96 << 10, IC_SLAB_OUTPUT_BYTES = 512 << 10 };
 /* Row strides that are a multiple of this put all rows of a tile into one cache set. */
 enum { IC_CACHE_WAY_BYTES = 4096 };
 
-/* Drawn weights up to this size are kept for the backward pass: with more, drawing them again is as
- * fast as fetching them from memory. */
-#ifndef IC_KEPT_BYTES
-#define IC_KEPT_BYTES ((size_t)4 << 20)
-#endif
+/* Drawn weights up to this size are kept for the backward pass, the others drawn again: what the
+ * last cache level may hold is fetched in less time than it is drawn, and what a thread takes is
+ * bounded. */
+enum { IC_KEPT_BYTES = 32 << 20 };
 
 /* Buffers begin on cache lines. */
 enum { IC_LINE_BYTES = 64 };

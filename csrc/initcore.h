@@ -205,6 +205,18 @@ struct ic_kernels {
                                     size_t layer, size_t first, size_t last, ic_unit *units,
                                     ic_unit *weight_units, ic_moments *part, const ic_gradients *,
                                     void *shared, void *own, const volatile int32_t *cancel);
+  /* One trial of a chain with Gaussian weights, none of them drawn: those of layer l are normal of
+   * mean 0, and weight.stream and gradient_streams[l] are what it draws from instead; biases are
+   * normal or constant. moments and gradients as of chain_backward, gradients (which may be NULL)
+   * only of a chain with `backward` set; workspace: gram_workspace bytes at any address. */
+  int (*gram_f32)(const ic_kernels *, const ic_chain *, const uint64_t *gradient_streams,
+                  uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
+                  const volatile int32_t *cancel);
+  int (*gram_f64)(const ic_kernels *, const ic_chain *, const uint64_t *gradient_streams,
+                  uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
+                  const volatile int32_t *cancel);
+  size_t (*gram_workspace_f32)(const ic_chain *);
+  size_t (*gram_workspace_f64)(const ic_chain *);
   /* p (rows, n) or NULL, may be z itself; statistics (rows, IC_ROW_STATISTICS) or NULL */
   void (*softmax_f32)(const float *z, float *p, double *statistics, const ic_softmax_rows *);
   void (*softmax_f64)(const double *z, double *p, double *statistics, const ic_softmax_rows *);

@@ -40,6 +40,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "matmul.h"
 #include "chain.h"
 #include "backward.h"
+#include "gram.h"
 #include "softmax.h"
 #include "attention.h"
 #undef IC_REAL
@@ -49,6 +50,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "matmul.h"
 #include "chain.h"
 #include "backward.h"
+#include "gram.h"
 #include "softmax.h"
 #include "attention.h"
 #undef IC_REAL
@@ -74,6 +76,10 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->chain_output_gradient_f64 = chain_output_gradient_f64;
   k->chain_backward_columns_f32 = chain_backward_columns_f32;
   k->chain_backward_columns_f64 = chain_backward_columns_f64;
+  k->gram_f32 = gram_f32;
+  k->gram_f64 = gram_f64;
+  k->gram_workspace_f32 = gram_workspace_f32;
+  k->gram_workspace_f64 = gram_workspace_f64;
   k->softmax_f32 = softmax_f32;
   k->softmax_f64 = softmax_f64;
   k->softmax_backward_f32 = softmax_backward_f32;

@@ -197,6 +197,22 @@ def chain_backward(kernels, x, weights, dy, biases, names):
     return dx, dw, db, states[0]
 
 
+def run_gram(kernels, spec, gradient_streams=None, trial=0, n_trials=1):
+    """(forward states, gradient states) of trials of `_core.Chain(*spec)` without its weights; the
+    latter None without gradient_streams, one a layer."""
+    n_layers = len(spec[3]) - 1
+    chain = _core.Chain(*spec)
+    states = np.full((n_trials, n_layers, 2, len(FIELDS)), np.nan)
+    gradients = None
+    if gradient_streams is not None:
+        gradients = np.full((n_trials, n_layers, 3, len(FIELDS)), np.nan)
+    streams = np.array(gradient_streams or [0] * n_layers, np.uint64)
+    workspace = np.full(kernels.gram_workspace(chain), 255, np.uint8)
+    cancel = np.zeros(1, np.int32)
+    assert kernels.gram(chain, streams, trial, n_trials, states, gradients, workspace, cancel)
+    return states, gradients
+
+
 def softmax(kernels, z, *, scale=1.0, softcap=0.0, keep=None, bias=None, queries=0, first_row=0):
     """(p, statistics) of the rows z (rows, n); keep and bias have z's shape."""
     p = np.empty_like(z)

@@ -38,6 +38,7 @@ SPEC = {
     "batch": 8,
     "dtype": "float64",
     "backward": False,
+    "method": "dense",
 }
 
 
@@ -173,7 +174,7 @@ class TestMerging:
         a, b = (chain_result(states_of([1.0]), start=start) for start in (0, 1))
         kept = (b.spec, b.seed, b.trials, b.record, b.theory)
         with pytest.raises(ValueError, match=r"different method .* 'dense' and 'gram'"):
-            a + Propagation(*kept, "gram")
+            a + Propagation({**b.spec, "method": "gram"}, *kept[1:])
         with pytest.raises(ValueError, match=r"different seed .* 7 and 8"):
             a + Propagation(b.spec, 8, *kept[2:])
         with pytest.raises(TypeError):

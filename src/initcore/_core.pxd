@@ -140,6 +140,12 @@ cdef extern from "initcore.h" nogil:
                                           size_t, size_t, ic_unit *, ic_unit *, ic_moments *,
                                           const ic_gradients *, void *, void *,
                                           const int32_t *) noexcept nogil
+        int (*gram_f32)(const ic_kernels *, const ic_chain *, const uint64_t *, uint64_t,
+                        ic_moments *, ic_moments *, void *, const int32_t *) noexcept nogil
+        int (*gram_f64)(const ic_kernels *, const ic_chain *, const uint64_t *, uint64_t,
+                        ic_moments *, ic_moments *, void *, const int32_t *) noexcept nogil
+        size_t (*gram_workspace_f32)(const ic_chain *) noexcept nogil
+        size_t (*gram_workspace_f64)(const ic_chain *) noexcept nogil
         void (*softmax_f32)(const float *, float *, double *,
                          const ic_softmax_rows *) noexcept nogil
         void (*softmax_f64)(const double *, double *, double *,

@@ -176,6 +176,18 @@ class Kernels:
         own: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...
+    def gram_workspace(self, chain: Chain) -> int: ...
+    def gram(
+        self,
+        chain: Chain,
+        gradient_streams: npt.NDArray[np.uint64],
+        trial: int,
+        n_trials: int,
+        states: npt.NDArray[np.float64] | None,
+        gradient_states: npt.NDArray[np.float64] | None,
+        workspace: npt.NDArray[np.uint8],
+        cancel: npt.NDArray[np.int32],
+    ) -> bool: ...
     def softmax(
         self,
         z: npt.NDArray[Any],

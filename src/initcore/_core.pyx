@@ -462,6 +462,42 @@ cdef class Kernels:
                     &shared[0], &own[0], &cancel[0])
         return bool(finished)
 
+    def gram_workspace(self, Chain chain not None):
+        """Bytes of scratch that `gram` needs, one a thread."""
+        if chain.dtype == "float32":
+            return self.k.gram_workspace_f32(&chain.chain)
+        return self.k.gram_workspace_f64(&chain.chain)
+
+    def gram(self, Chain chain not None, const uint64_t[::1] gradient_streams, uint64_t trial,
+             uint64_t n_trials, double[:, :, :, ::1] states,
+             double[:, :, :, ::1] gradient_states, uint8_t[::1] workspace,
+             const int32_t[::1] cancel):
+        """Trials trial, trial + 1, … of a chain that draws no weights; states (n_trials, n_layers,
+        2, 7) and, of a chain with an output gradient, gradient_states (n_trials, n_layers, 3, 7),
+        or None. False when cancelled."""
+        cdef ic_moments *moments = NULL
+        cdef ic_moments *gradients = NULL
+        cdef uint64_t t
+        cdef int finished = 1
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            for t in range(n_trials):
+                if states is not None:
+                    moments = <ic_moments *>&states[t, 0, 0, 0]
+                if gradient_states is not None:
+                    gradients = <ic_moments *>&gradient_states[t, 0, 0, 0]
+                if single:
+                    finished = self.k.gram_f32(self.k, &chain.chain, &gradient_streams[0],
+                                               trial + t, moments, gradients, &workspace[0],
+                                               &cancel[0])
+                else:
+                    finished = self.k.gram_f64(self.k, &chain.chain, &gradient_streams[0],
+                                               trial + t, moments, gradients, &workspace[0],
+                                               &cancel[0])
+                if not finished:
+                    break
+        return bool(finished)
+
     def softmax(self, const real[:, ::1] z, real[:, ::1] p, double[:, ::1] statistics,
                 size_t first_row, double scale, double softcap, const uint8_t[:, ::1] keep,
                 const real[:, ::1] bias, const int64_t[::1] mask_row, size_t queries):

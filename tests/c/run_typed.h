@@ -128,6 +128,27 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
     free(workspace);
 }
 
+/* The same chain by its Gram matrices, its weights aside. */
+static void T(run_gram_of)(const ic_kernels *k, ic_chain *chain) {
+    static const uint64_t streams[T(LAYERS)] = {30, 31, 32};
+    ic_moments moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
+    for (chain->backward = 0; chain->backward < 2; chain->backward++) {
+        char *workspace = buffer(k->T(gram_workspace)(chain) + 1, 1);
+        int32_t cancel = 0;
+        if (!k->T(gram)(k, chain, streams, 5, moments, chain->backward ? gradients : NULL,
+                        workspace + 1, &cancel))
+            fail("cancelled");
+        T(take_moments)(moments, COUNT(moments));
+        if (chain->backward) T(take_moments)(gradients, COUNT(gradients));
+        if (!k->T(gram)(k, chain, streams, 5, NULL, NULL, workspace + 1, &cancel))
+            fail("cancelled");
+        cancel = 1;
+        if (k->T(gram)(k, chain, streams, 5, moments, NULL, workspace + 1, &cancel))
+            fail("not cancelled");
+        free(workspace);
+    }
+}
+
 static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size_t batch,
                             int stored, int activation) {
     const ic_distribution normal = {.kind = IC_NORMAL, .scale = 0.5};
@@ -168,6 +189,7 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
     if (k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("not cancelled");
     free(workspace);
     T(run_backward_of)(k, &chain);
+    T(run_gram_of)(k, &chain);
     for (size_t i = 0; i < COUNT(arrays); i++) free(arrays[i]);
     free(y);
 }

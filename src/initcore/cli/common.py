@@ -25,6 +25,13 @@ class Dtype(StrEnum):
     float64 = "float64"
 
 
+class Method(StrEnum):
+    """How the trials of a chain are drawn."""
+
+    dense = "dense"
+    gram = "gram"
+
+
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write everything measured to this file."),

@@ -13,6 +13,7 @@ from initcore.activations import activation as activation_of
 from initcore.cli.common import (
     Dtype,
     JsonFile,
+    Method,
     Seed,
     Threads,
     check_output,
@@ -65,6 +66,9 @@ def propagate(
         bool,
         typer.Option("--backward", help="Send a standard normal gradient back down, too."),
     ] = False,
+    method: Annotated[
+        Method, typer.Option(help="Draw every weight, or what Gaussian weights do and none.")
+    ] = Method.dense,
     seed: Seed = 0,
     dtype: Annotated[Dtype, typer.Option(help="What the chain computes in.")] = Dtype.float32,
     threads: Threads = None,
@@ -108,6 +112,7 @@ def propagate(
             trials=trials,
             seed=seed,
             backward=backward,
+            method=str(method),
             dtype=str(dtype),
             threads=threads,
             progress=progress,

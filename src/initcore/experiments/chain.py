@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from initcore.activations import Activation, activation
 from initcore.experiments import engine
 from initcore.initializers import Initializer, initializer, normal
 from initcore.kernels.chain import run_shared, run_shared_backward, share_trials
+from initcore.laws import Constant, Law, Normal
 from initcore.results.exact import ExactRecord
 from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
 from initcore.streams import check_seed, resolve_threads, stream_id
@@ -26,6 +28,7 @@ ActivationLike = str | Activation
 InitializerLike = str | Initializer
 
 DTYPES = ("float32", "float64")
+METHODS = ("dense", "gram")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class ChainExperiment:
     dtype: str
     seed: int
     backward: bool = False
+    method: str = "dense"
     trial_threads: int = 1  # how many share one trial; nothing but time depends on it
 
     @property
@@ -53,12 +57,19 @@ class ChainExperiment:
             "batch": self.batch,
             "dtype": self.dtype,
             "backward": self.backward,
+            "method": self.method,
         }
 
     @property
     def trial_seconds(self) -> float:
         """From the flops of the products, the draws, and the activations, on a current core."""
         lanes = self.batch + 16
+        if self.method == "gram":
+            passes = 4 if self.backward else 1
+            return passes * (
+                sum(self.widths) * lanes * (lanes * 1e-10 + 4e-9)
+                + len(self.widths) * (1e-6 + self.batch**3 * 1e-10)
+            )
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
         weights = sum(n_in * n_out for n_in, n_out in pairs)
         outputs = sum(self.widths) * lanes
@@ -69,9 +80,11 @@ class ChainExperiment:
 
     def worker(self) -> ChainWorker:
         """See ``engine.Experiment``."""
-        return ChainWorker(self._chain(), self)
+        return ChainWorker(self)
 
-    def _chain(self) -> _core.Chain:
+    def chain(self) -> _core.Chain:
+        """What the kernels run. By "gram", a weight's stream is that of what is drawn instead."""
+        weight = "gram" if self.method == "gram" else "weight"
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
 
         def source(name: str, init: InitializerLike, *shape: int, **fans: int) -> _core.Source:
@@ -89,7 +102,7 @@ class ChainExperiment:
             ],
             source("input", normal(), self.batch, self.widths[0]),
             [
-                source(f"layers.{layer}.weight", init, n_out, n_in)
+                source(f"layers.{layer}.{weight}", init, n_out, n_in)
                 for layer, (init, (n_in, n_out)) in enumerate(zip(self.inits, pairs, strict=True))
             ],
             [
@@ -107,12 +120,16 @@ class ChainExperiment:
 class ChainWorker:
     """See ``engine.Worker``."""
 
-    def __init__(self, chain: _core.Chain, experiment: ChainExperiment) -> None:
+    def __init__(self, experiment: ChainExperiment) -> None:
         self._kernels = _core.default()
-        self._chain = chain
+        self._chain = experiment.chain()
         self._experiment = experiment
         self._n_layers = len(experiment.inits)
-        size = self._kernels.chain_workspace(chain)
+        self._gradient_streams = gradient_streams(self._n_layers)
+        if experiment.method == "gram":
+            size = self._kernels.gram_workspace(self._chain)
+        else:
+            size = self._kernels.chain_workspace(self._chain)
         self._workspaces = [np.empty(size, np.uint8) for _ in range(experiment.trial_threads)]
         self._sums = ChainAccumulator(self._n_layers, backward=experiment.backward)
 
@@ -121,7 +138,12 @@ class ChainWorker:
         n_trials, n_layers, backward = stop - start, self._n_layers, self._experiment.backward
         states = np.zeros((n_trials, n_layers, 2, 7))
         gradients = np.zeros((n_trials, n_layers, 3, 7)) if backward else None
-        if len(self._workspaces) > 1:
+        if self._experiment.method == "gram":
+            finished = self._kernels.gram(
+                self._chain, self._gradient_streams, start, n_trials, states, gradients,
+                self._workspaces[0], cancel,
+            )  # fmt: skip
+        elif len(self._workspaces) > 1:
             finished = all(
                 self._share(
                     trial,
@@ -161,6 +183,12 @@ class ChainWorker:
         return self._sums.record()
 
 
+def gradient_streams(n_layers: int) -> NDArray[np.uint64]:
+    """Of each layer, the stream of what a backward pass by "gram" draws."""
+    names = (f"layers.{layer}.gram_gradient" for layer in range(n_layers))
+    return np.array([stream_id(name) for name in names], np.uint64)
+
+
 def propagate(
     widths: Sequence[int],
     *,
@@ -172,6 +200,7 @@ def propagate(
     trials: int | range = 100,
     seed: int = 0,
     backward: bool = False,
+    method: str = "dense",
     dtype: DTypeLike = "float32",
     threads: int | None = None,
     executor: Executor | None = None,
@@ -199,6 +228,12 @@ def propagate(
     backward
         Whether a backward pass follows, from a standard normal gradient by the last layer's x: the
         result then has ``grad_pre``, ``grad_post`` and ``grad_weight``, too.
+    method
+        "dense" draws every weight. "gram" draws none: given a layer's inputs X, pre-activations by
+        Gaussian weights are exactly N(0, σ²XXᵀ) a unit, and are drawn from a factor of that. The
+        law of everything is the same, the trials are others; time and memory grow with the widths
+        and not with their products. For normal weights of mean 0, and no biases, normal or constant
+        ones. Inputs at an angle below 2^-20 count as parallel.
     dtype
         float32 or float64: what the chain computes in. Statistics are float64.
     threads
@@ -210,7 +245,9 @@ def propagate(
 
     Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
     """
-    experiment = _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward)
+    experiment = _experiment(
+        widths, activation, init, bias, last, batch, seed, dtype, backward, method
+    )
     return _propagate(experiment, _trials(trials), threads, executor, progress)
 
 
@@ -225,6 +262,7 @@ def compare_inits(
     trials: int | range = 100,
     seed: int = 0,
     backward: bool = False,
+    method: str = "dense",
     dtype: DTypeLike = "float32",
     threads: int | None = None,
     executor: Executor | None = None,
@@ -239,7 +277,7 @@ def compare_inits(
         accepted = "a list of one or more initializers"
         raise _refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
-        _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward)
+        _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward, method)
         for init in inits
     ]
     numbers = _trials(trials)
@@ -271,7 +309,8 @@ def _propagate(
     if progress is not None and not callable(progress):
         raise _refused("progress", progress, "a function (done, total) or None")
     widths, batch = experiment.widths, experiment.batch
-    if executor is None and share_trials(len(trials), widths, batch, threads):
+    shareable = executor is None and experiment.method == "dense"
+    if shareable and share_trials(len(trials), widths, batch, threads):
         experiment, threads = replace(experiment, trial_threads=threads), 1
     predicted = theory.predict(
         experiment.widths,
@@ -338,6 +377,42 @@ def _dtype(dtype: DTypeLike) -> str:
     return name
 
 
+def _method(method: object) -> str:
+    if method not in METHODS:
+        accepted = " or ".join(map(repr, METHODS))
+        raise _refused("method", method, accepted, is_value=isinstance(method, str))
+    return str(method)
+
+
+def _law(init: str, shape: tuple[int, ...], **fans: int) -> Law | None:
+    """The one law of an initializer's entries; None where it has none."""
+    try:
+        return initializer(init).law(shape, **fans)
+    except ValueError:
+        return None
+
+
+def _check_gaussian(experiment: ChainExperiment) -> None:
+    """ValueError where "gram" would not have the law of the weights and biases."""
+    pairs = pairwise(experiment.widths)
+    layers = zip(pairs, experiment.inits, experiment.biases, strict=True)
+    for layer, ((n_in, n_out), init, bias) in enumerate(layers):
+        law = _law(init, (n_out, n_in))
+        if not isinstance(law, Normal) or law.mean:
+            raise ValueError(
+                f"init of layer {layer} must be normal with mean 0 for method='gram', which draws "
+                f"what Gaussian weights do and not the weights; got {init}: use method='dense'"
+            )
+        if bias is None:
+            continue
+        law = _law(bias, (n_out,), fan_in=n_in, fan_out=n_out)
+        if not isinstance(law, Normal | Constant):
+            raise ValueError(
+                f"bias of layer {layer} must be normal or constant for method='gram', which draws "
+                f"what Gaussian biases do and not the biases; got {bias}: use method='dense'"
+            )
+
+
 def _each(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """One entry for all layers, or a list of one a layer, parsed."""
     if not isinstance(value, list | tuple):
@@ -369,6 +444,7 @@ def _experiment(
     seed: Any,
     dtype: Any,
     backward: Any,
+    method: Any,
 ) -> ChainExperiment:
     """The arguments of ``propagate``, checked, in their plainest form."""
     if isinstance(widths, str) or not hasattr(widths, "__len__"):
@@ -389,8 +465,13 @@ def _experiment(
         _dtype(dtype),
         check_seed(seed),
         _flag("backward", backward),
+        _method(method),
     )
+    if experiment.method == "gram":
+        _check_gaussian(experiment)
     features = 2 * sum(sizes) + 3 * max(sizes) if backward else 2 * max(sizes)
+    if experiment.method == "gram":  # Gram matrices and factors
+        features += (experiment.batch + 16) * (n_layers + 9)
     panels = 8 * (experiment.batch + 16) * (features + 34 * len(sizes))
     if panels >= 2**60:
         raise MemoryError(

@@ -145,10 +145,10 @@ class Propagation(Record):
 
     spec
         what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
-        (one, or a list of L), batch, dtype, backward. ``propagate(**spec, seed=seed, trials=...)``
-        runs it again.
+        (one, or a list of L), batch, dtype, backward, method.
+        ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
-        the seed of all streams; how trials were drawn ("dense": every weight).
+        the seed of all streams; how trials were drawn ("dense": every weight, "gram": none).
     trials
         the trials it holds: sorted ranges that neither overlap nor touch.
     pre, post
@@ -176,7 +176,6 @@ class Propagation(Record):
     record: ExactRecord = field(repr=False)
     # Quadratures differ in the last bits between machines, so theory is no part of what is equal.
     theory: ChainLayers = field(repr=False, compare=False)
-    method: str = "dense"
 
     def __post_init__(self) -> None:
         entries = {
@@ -184,6 +183,11 @@ class Propagation(Record):
             for name, value in self.spec.items()
         }
         object.__setattr__(self, "spec", MappingProxyType(entries))
+
+    @property
+    def method(self) -> str:
+        """How trials were drawn."""
+        return str(self.spec["method"])
 
     @property
     def n_layers(self) -> int:
@@ -251,7 +255,7 @@ class Propagation(Record):
         """
         if not isinstance(other, Propagation):
             return NotImplemented
-        mine, others = ({**r.spec, "seed": r.seed, "method": r.method} for r in (self, other))
+        mine, others = ({**r.spec, "seed": r.seed} for r in (self, other))
         for name in mine | others:
             if mine.get(name) != others.get(name):
                 raise ValueError(
@@ -259,16 +263,20 @@ class Propagation(Record):
                     f"{mine.get(name)!r} and {others.get(name)!r}"
                 )
         trials = merge_trials(self.trials, other.trials)
-        return Propagation(
-            self.spec, self.seed, trials, self.record + other.record, self.theory, self.method
-        )
+        return Propagation(self.spec, self.seed, trials, self.record + other.record, self.theory)
 
     def weights(self, trial: int, layer: int) -> NDArray[Any]:
         """The weight (n_out, n_in) that was drawn in a trial for a layer; layers count from 0.
 
         It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``.
-        ValueError for a trial or layer that this result does not hold.
+        ValueError for a trial or layer that this result does not hold, and by "gram", which draws
+        no weights.
         """
+        if self.method == "gram":
+            raise ValueError(
+                "weights exist for method='dense' alone: method='gram' draws pre-activations from "
+                "their law given the layer's inputs, and never a weight"
+            )
         trial, layer = operator.index(trial), operator.index(layer)
         if not any(trial in held for held in self.trials):
             raise ValueError(f"trial must be one of {_trials_text(self.trials)}; got {trial}")
@@ -482,7 +490,6 @@ class Propagation(Record):
             "version": self.VERSION,
             "spec": plain(self.spec),
             "seed": self.seed,
-            "method": self.method,
             "trials": [[held.start, held.stop] for held in self.trials],
             "verdict": self.verdict,
             "factor": plain(self.factor),
@@ -506,7 +513,6 @@ class Propagation(Record):
                 trials=tuple(range(start, stop) for start, stop in data["trials"]),
                 record=ExactRecord.from_dict(data["record"]),
                 theory=ChainLayers.from_dict(data["theory"]),
-                method=data["method"],
             )
             if not all(0 <= held.start < held.stop <= 2**64 for held in result.trials):
                 raise ValueError(f"trials {data['trials']}")
@@ -639,6 +645,8 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
             raise ValueError(f"size {size!r}")
     if type(spec["backward"]) is not bool:
         raise ValueError(f"backward {spec['backward']!r}")
+    if spec["method"] not in ("dense", "gram"):
+        raise ValueError(f"method {spec['method']!r}")
     if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
         raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
     for name, parse in (("activation", activation), ("init", initializer), ("bias", initializer)):
@@ -691,9 +699,10 @@ def _setting(result: Propagation) -> str:
     layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
     bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
     trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
+    by_gram = " by gram" if result.method == "gram" else ""
     return (
         f"{layers}, {size}, {_listed(spec['activation'])}{bias}, batch {spec['batch']}, "
-        f"{spec['dtype']}, {trials}, seed {result.seed}"
+        f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )
 
 

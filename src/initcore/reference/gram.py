@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A chain whose Gaussian weights are never drawn, forward and backward, in float64.
+
+Given a layer's inputs X (batch, n_in), the pre-activations of a unit with weights N(0, σ²) and a
+bias N(μ, β²) are N(μ, A) over the batch, A = σ²XXᵀ + β²11ᵀ = LLᵀ:
+
+    H = L Zᵀ + μ,    Z (n_out, rank) standard normal
+
+Z is [V, v] Qᵀ, where σV are the weights, βv + μ the biases and the rows of Q, with
+L Q = [σX, β1], are orthonormal. What Q does not see of [V, v] is independent of H, so that with
+dH dHᵀ = D Dᵀ and E standard normal
+
+    G = σ D Eᵀ,    dX = σ dH Z Q + G − G QᵀQ    (without the bias's column)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .activations import activate
+from .moments import FIELDS, moments
+
+__all__ = ["factor", "gram"]
+
+Float64 = NDArray[np.float64]
+# A row's residual share below which it is a combination of rows before it: (2^-20)² of an angle.
+TOLERANCE = 2.0**-40
+
+
+def factor(a: Float64) -> tuple[Float64, list[int]]:
+    """L (n, rank) and pivots with L Lᵀ = a, positive semidefinite, and L[pivots] triangular.
+
+    Cholesky's elimination of a's correlations: the next pivot is the row with the largest
+    residual, the first of equals. Rows of zero are zero.
+    """
+    lengths = np.sqrt(np.diag(a))
+    rest = np.divide(a, np.outer(lengths, lengths), out=np.zeros_like(a), where=a != 0)
+    np.fill_diagonal(rest, lengths > 0)
+    columns, pivots = [], []
+    for _ in range(len(a)):
+        pivot = int(np.argmax(np.diag(rest)))
+        if rest[pivot, pivot] <= TOLERANCE:
+            break
+        column = rest[pivot] / np.sqrt(rest[pivot, pivot])
+        rest = rest - np.outer(column, column)
+        known = np.diag(rest) <= TOLERANCE
+        known[pivot] = True
+        rest[known], rest[:, known] = 0.0, 0.0
+        columns.append(lengths * column)
+        pivots.append(pivot)
+    return np.array(columns).reshape(-1, len(a)).T, pivots
+
+
+def gram(
+    x: NDArray[Any],
+    normals: Sequence[NDArray[Any]],
+    laws: Sequence[tuple[float, float, float]],
+    activations: Sequence[tuple[str, float | None]],
+    thresholds: Sequence[float],
+    dy: NDArray[Any] | None = None,
+    gradient_normals: Sequence[NDArray[Any]] = (),
+) -> tuple[Float64, Float64 | None]:
+    """The states (layers, 2, 7) of h and φ(h), and with dy (batch, n_out) those (layers, 3, 7) of
+    the gradients by φ(h), h and W, columns as in `chain` and `chain_backward`.
+
+    x (batch, n_in); a layer's Z is the first columns of normals (n_out, batch), its E those of
+    gradient_normals (n_in, or n_in + 1 with β; batch); laws: (σ, β, μ); activations and thresholds
+    as in `chain`.
+    """
+    x = x.astype(np.float64)
+    states = np.zeros((len(laws), 2, len(FIELDS)))
+    inputs, slopes, factors = [], [], []
+    for layer, ((sigma, beta, mean), (name, parameter)) in enumerate(
+        zip(laws, activations, strict=True)
+    ):
+        left, pivots = factor(sigma**2 * (x @ x.T) + beta**2)
+        z = normals[layer][:, : len(pivots)].astype(np.float64)
+        h = left @ z.T + mean
+        inputs.append(x)
+        factors.append((left, pivots, z))
+        x = activate(h, name, parameter).astype(np.float64)
+        slopes.append(activate(h, name, parameter, derivative=True).astype(np.float64))
+        states[layer, 0] = moments(h.T, slopes[-1].T, thresholds[layer])
+        states[layer, 1] = moments(x.T)
+    if dy is None:
+        return states, None
+
+    gradients = np.zeros((len(laws), 3, len(FIELDS)))
+    dx = dy.astype(np.float64)
+    for layer in reversed(range(len(laws))):
+        sigma, beta, _ = laws[layer]
+        x, (left, pivots, z) = inputs[layer], factors[layer]
+        dh = dx * slopes[layer]
+        gradients[layer, 0], gradients[layer, 1] = moments(dx.T), moments(dh.T)
+        dw = dh.T @ x
+        gradients[layer, 2, [0, 2]] = dw.size, np.sum(dw**2)
+        if layer == 0:
+            break
+        known = np.hstack([sigma * x, np.full((len(x), 1 if beta else 0), beta)])
+        q = np.linalg.solve(left[pivots], known[pivots])
+        left, pivots = factor(dh @ dh.T)
+        g = sigma * left @ gradient_normals[layer][:, : len(pivots)].astype(np.float64).T
+        dx = (sigma * dh @ z @ q + g - g @ q.T @ q)[:, : x.shape[1]]
+    return states, gradients
