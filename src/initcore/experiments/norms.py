@@ -34,7 +34,10 @@ class Normalized(NamedTuple):
         if self.kind == "layer":
             wide -= _row_sums(wide) / n
         along = _row_sums(wide * y) / (1 if self.kind == "l2" else n)
-        return _float32((wide - y * along) * self.inverse)
+        y *= along
+        wide -= y
+        wide *= self.inverse
+        return _float32(wide)
 
 
 def normalize(x: Rows, kind: str) -> Normalized:
@@ -46,7 +49,8 @@ def normalize(x: Rows, kind: str) -> Normalized:
     size = np.sqrt(_row_sums(wide * wide) / (1 if kind == "l2" else n))
     with np.errstate(divide="ignore"):
         inverse = np.where(size > 0, 1 / size, 0.0)
-    return Normalized(_float32(wide * inverse), kind, inverse)
+    wide *= inverse
+    return Normalized(_float32(wide), kind, inverse)
 
 
 def _float32(wide: Wide) -> Rows:

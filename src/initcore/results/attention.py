@@ -18,9 +18,11 @@ from initcore.results.exact import ExactRecord, ExactSum
 from initcore.results.propagation import merge_trials
 from initcore.results.records import (
     DAMAGED,
+    Array,
     Record,
     check_format,
     damaged,
+    frozen,
     load,
     plain,
     save,
@@ -123,28 +125,37 @@ class AttentionMeans(Record):
 
 @dataclass(frozen=True, eq=False)
 class ScaleGradient(Record):
-    """Gradients by the scale α that multiplies q·k; floats.
+    """Gradients by the scale α that multiplies q·k.
 
     second_moment
         E[(∂/∂α)²], a sum over all heads and rows, for a standard normal gradient of the output.
-    any_key_…, best_key_…
-        ∂loss/∂ln α a row at logits of standard deviation 0.7, 1, 1.3 and 8, where the loss is
-        −ln p of one key: any (the mean over all keys that take part), or that of the largest logit.
-        Where it is positive, training makes the scale smaller.
+    any_key, best_key
+        float64 (4,), ∂loss/∂ln α a row at logits of standard deviation 0.7, 1, 1.3 and 8, where the
+        loss is −ln p of one key: any (the mean over all keys that take part), or that of the
+        largest logit. Where it is positive, training makes the scale smaller.
     se
         the standard errors over trials in the same record.
     """
 
     second_moment: float
-    any_key_0_7: float
-    any_key_1: float
-    any_key_1_3: float
-    any_key_8: float
-    best_key_0_7: float
-    best_key_1: float
-    best_key_1_3: float
-    best_key_8: float
+    any_key: Array
+    best_key: Array
     se: ScaleGradient | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("any_key", "best_key"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @classmethod
+    def from_columns(cls, columns: Sequence[ExactSum]) -> ScaleGradient:
+        """Means and standard errors of the columns, in the order of the fields."""
+
+        def made(values: list[float], se: ScaleGradient | None = None) -> ScaleGradient:
+            n = 1 + len(PULL_STDS)
+            return cls(values[0], frozen(values[1:n]), frozen(values[n:]), se)
+
+        errors = made([column.standard_error() for column in columns])
+        return made([column.mean() for column in columns], errors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,9 +189,9 @@ def _root(value: float) -> float:
     return math.sqrt(value) if value >= 0 else math.nan
 
 
-LINKS, MEANS, SCALE_GRADIENT = map(_names, (AttentionLinks, AttentionMeans, ScaleGradient))
+LINKS, MEANS = map(_names, (AttentionLinks, AttentionMeans))
 FORWARD_COLUMNS = len(LINKS) + len(MEANS)
-ALL_COLUMNS = FORWARD_COLUMNS + len(LINKS) + len(SCALE_GRADIENT)
+ALL_COLUMNS = FORWARD_COLUMNS + len(LINKS) + 1 + 2 * len(PULL_STDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +258,7 @@ class AttentionPropagation(Record):
     def scale_gradient(self) -> ScaleGradient | None:
         """Gradients by the scale."""
         columns = self.record.columns[FORWARD_COLUMNS + len(LINKS) :]
-        return _record(ScaleGradient, columns) if columns else None
+        return ScaleGradient.from_columns(columns) if columns else None
 
     @property
     def sizes(self) -> Sizes:
@@ -385,6 +396,9 @@ class AttentionPropagation(Record):
             if gradients is not None:
                 row.append(measured(getattr(gradients, name), getattr(gradients.se, name)))
             links.append(row)
+        if self.scale_gradient is not None:
+            root = number(_root(self.scale_gradient.second_moment))
+            links.append(["the scale itself", number(self.effect.logits), "-", root])
         rows = [["a row", "mean ± s.e.", "predicted"]]
         for name in MEANS[:-1]:
             value, se = getattr(self.rows, name), getattr(self.rows.se, name)
@@ -399,15 +413,12 @@ class AttentionPropagation(Record):
     @staticmethod
     def _pulls(found: ScaleGradient) -> list[list[str]]:
         table = [["∂loss/∂ln scale at logit std", *(number(s, 2) for s in PULL_STDS)]]
-        n = len(PULL_STDS)
-        for i, words in enumerate(("asked for any key", "asked for its best key")):
-            names = SCALE_GRADIENT[1 + n * i : 1 + n * (i + 1)]
-            table.append(
-                [
-                    words,
-                    *(measured(getattr(found, name), getattr(found.se, name)) for name in names),
-                ]
-            )
+        assert found.se is not None
+        for words, values, errors in (
+            ("asked for any key", found.any_key, found.se.any_key),
+            ("asked for its best key", found.best_key, found.se.best_key),
+        ):
+            table.append([words, *map(measured, values.tolist(), errors.tolist())])
         return table
 
     def __str__(self) -> str:
