@@ -128,10 +128,6 @@ static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, 
   return 1;
 }
 
-static real *R(chain_gradient)(const R(chain_layout) * plan, void *shared, size_t l) {
-  return R(chain_aligned)(shared) + plan->gradients + l % 2 * plan->widest;
-}
-
 /* The gradient of state l, there in panels, units first ... last - 1: its moments, times phi' of
  * the layer below, the moments of that, and the bias's gradient. */
 static void R(backward_finish)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
@@ -139,10 +135,12 @@ static void R(backward_finish)(const ic_chain *c, const R(chain_layout) * plan, 
                                const ic_gradients *out, void *shared) {
   const ic_layer *below = c->layers + (l - 1);
   const size_t panel = R(chain_panel)(below->n_out);
+  const real *by_x = R(chain_aligned)(shared) + plan->before + 16 * first;
   real *at = R(chain_gradient)(plan, shared, l) + 16 * first;
   real *slope = R(chain_slope)(c, plan, shared, l) + 16 * first;
   if (c->batch)
-    R(chain_finish)(below, 1, at, slope, (ptrdiff_t)panel, last - first, c->batch, moments, units);
+    R(chain_finish)(below, 1, by_x, at, slope, (ptrdiff_t)panel, last - first, c->batch, moments,
+                    units);
   if (out && out->biases && out->biases[l - 1])
     R(sum_units)(at, panel, last - first, c->batch, (real *)out->biases[l - 1] + first);
 }
@@ -154,7 +152,7 @@ static void R(backward_top)(const ic_kernels *k, const ic_chain *c, const R(chai
   const ic_fpmode mode = fpmode_enter();
   const size_t l = c->n_layers, n = c->layers[l - 1].n_out;
   if (moments) memset(moments, 0, 2 * sizeof *moments);
-  R(chain_fill)(k, c, &c->output_gradient, trial, n, R(chain_gradient)(plan, shared, l),
+  R(chain_fill)(k, c, &c->output_gradient, trial, n, R(chain_aligned)(shared) + plan->before,
                 R(chain_aligned)(own));
   R(backward_finish)(c, plan, l, 0, n, NULL, moments, out, shared);
   fpmode_leave(mode);
@@ -171,7 +169,7 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   const ic_layer *layer = c->layers + l;
   const real *x = R(chain_state)(c, plan, shared, l), *dh = R(chain_gradient)(plan, shared, l + 1);
   const real *kept = R(chain_kept)(c, plan, shared, l);
-  real *dx = R(chain_gradient)(plan, shared, l), *slab = R(chain_aligned)(own);
+  real *dx = R(chain_aligned)(shared) + plan->before, *slab = R(chain_aligned)(own);
   real *d_input = out && l == 0 ? (real *)out->input : NULL;
   real *d_weight = out && out->weights ? (real *)out->weights[l] : NULL;
   if (moments) memset(moments, 0, 2 * sizeof *moments);
@@ -234,12 +232,14 @@ static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t tr
   if (!R(chain)(k, c, trial, moments, NULL, workspace, cancel)) return 0;
   ic_moments *top = gradients ? gradients + 3 * (c->n_layers - 1) : NULL;
   R(backward_top)(k, c, &plan, trial, top, out, workspace, workspace);
+  if (top) R(chain_cosines)(c, c->n_layers - 1, 1, top, workspace, workspace);
   int finished = 1;
   for (size_t l = c->n_layers; l-- > 0 && finished;) {
     ic_moments *here = gradients ? gradients + 3 * l : NULL;
     finished = R(backward_range)(k, c, &plan, trial, l, 0, c->layers[l].n_in, NULL, NULL,
                                  here && l ? here - 3 : NULL, here ? here + 2 : NULL, out,
                                  workspace, workspace, cancel);
+    if (finished && here && l) R(chain_cosines)(c, l - 1, 1, here - 3, workspace, workspace);
   }
   return finished;
 }

@@ -261,5 +261,54 @@ static void R(moments)(const real *x, size_t units, size_t batch, ic_moments *m)
   fpmode_leave(mode);
 }
 
+/* The mean cosine of two rows of a batch, over all units: with x^ = x / |x|, B rows that are not
+ * zero, (|sum_b x^_b|^2 - B) / (B (B - 1)). It needs a layer's row norms before its sums, so it looks
+ * twice at x in panels, where it lies in cache: for the norms, and for each unit's sum of x^.
+ * Squared norms sum over even and over odd units in ascending order, then both; the squares of the
+ * sums of units u % 16 in ascending order, then the lanes fold. scales: room for a double a row,
+ * rounded up to 16. Row norms that underflow float64 are those of zero rows.
+ * Domain: any x. Max error: of the formula in float64; NaN where a norm is not finite or B < 2.
+ * Determinism: it always takes whole layers. */
+static double R(mean_cosine)(const real *x, size_t panel, size_t units, size_t batch,
+                             double *scales) {
+  const f64x16 one = f64_set(1), zero = f64_zero();
+  double rows = 0;
+  for (size_t b = 0; b < batch; b += 16) {
+    const int lanes = batch - b < 16 ? (int)(batch - b) : 16;
+    const real *at = x + b / 16 * panel;
+    f64x16 even = zero, odd = zero;
+    for (size_t u = 0; u + 1 < units; u += 2) {
+      const f64x16 v = IC_LOAD_WIDE(at + 16 * u), w = IC_LOAD_WIDE(at + 16 * u + 16);
+      even = f64_fma(v, v, even);
+      odd = f64_fma(w, w, odd);
+    }
+    if (units % 2) {
+      const f64x16 v = IC_LOAD_WIDE(at + 16 * (units - 1));
+      even = f64_fma(v, v, even);
+    }
+    const f64x16 squares = f64_select(m64_first(lanes), f64_add(even, odd), zero);
+    const double sum = f64_fold_add(squares);
+    if (sum - sum != 0) return NAN;
+    const m64x16 alive = f64_lt(zero, squares);
+    f64_store(scales + b, f64_select(alive, f64_div(one, f64_sqrt(squares)), zero));
+    for (unsigned bits = m64_bits(alive); bits; bits &= bits - 1) rows++;
+  }
+  if (rows < 2) return NAN;
+  f64x16 total = zero;
+  for (size_t u = 0; u < units; u += IC_UNIT_BLOCK) {
+    _Alignas(64) double sums[16 * IC_UNIT_BLOCK];
+    for (size_t i = 0; i < IC_UNIT_BLOCK; i++) {
+      f64x16 sum = zero;
+      if (u + i < units)
+        for (size_t b = 0; b < batch; b += 16)
+          sum = f64_fma(IC_LOAD_WIDE(x + b / 16 * panel + 16 * (u + i)), f64_load(scales + b), sum);
+      f64_store(sums + 16 * i, sum);
+    }
+    const f64x16 v = f64_fold_rows(sums);
+    total = f64_fma(v, v, total);
+  }
+  return (f64_fold_add(total) - rows) / (rows * (rows - 1));
+}
+
 #undef IC_WIDEN
 #undef IC_LOAD_WIDE

@@ -117,6 +117,7 @@ def run_columns(kernels, spec, cuts, trial=0, y_shape=None):
                 shared, own, np.zeros(1, np.int32),
             )  # fmt: skip
         kernels.chain_merge(units, batch, parts, states[layer])
+        kernels.chain_cosines(chain, layer, False, states[layer], shared, own)
     return states, y
 
 
@@ -172,7 +173,9 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
                 chain, trial, layer, *ends, units, part, None, shared, own, cancel
             )
         kernels.chain_merge(units, batch, parts, states[layer])
+        kernels.chain_cosines(chain, layer, False, states[layer], shared, own)
     kernels.chain_output_gradient(chain, trial, gradients[-1, :2], out, shared, own)
+    kernels.chain_cosines(chain, n_layers - 1, True, gradients[-1, :2], shared, own)
     for layer in reversed(range(n_layers)):
         n_in, n_out = widths[layer : layer + 2]
         units, weight_units = (
@@ -187,6 +190,7 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
             )
         if layer:
             kernels.chain_merge(units, batch, parts, gradients[layer - 1, :2])
+            kernels.chain_cosines(chain, layer - 1, True, gradients[layer - 1, :2], shared, own)
         kernels.chain_merge(weight_units, n_out, parts[:0, :1].copy(), gradients[layer, 2:])
     return states, gradients
 

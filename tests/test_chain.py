@@ -15,7 +15,7 @@ from initcore import _core
 from initcore.reference import chain as reference
 from initcore.reference import sampling
 from initcore.reference.matmul import matmul
-from initcore.reference.moments import moments as reference_moments
+from initcore.reference.moments import COSINE, layer_moments
 from initcore.reference.sampling import CONSTANT, NORMAL, UNIFORM
 from kernel_calls import (
     ACTIVATION_IDS,
@@ -89,7 +89,7 @@ def test_post_statistics_are_those_of_the_output(kernels, rng, dtype):
     """The state of the last activation is `moments` of y, bit for bit."""
     x, weights, biases = operands(rng, 33, [20, 50, 30], dtype)
     y, states = chain(kernels, x, weights, biases, ["tanh", "gelu"])
-    assert same_bits(moments(kernels, y.T), states[-1, 1])
+    assert same_bits(moments(kernels, y.T)[:COSINE], states[-1, 1, :COSINE])
 
 
 # --- every activation ------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def test_deep_chain_is_its_parts(kernels, rng, name, dtype):
         slope = activate(kernels, h.ravel(), name, derivative=True).reshape(h.shape)
         x = activate(kernels, h.ravel(), name).reshape(h.shape)
         threshold = dtype.type(0.05)
-        assert same_bits(pre, reference_moments(h.T, slope.T, threshold))
-        assert same_bits(post, reference_moments(x.T))
+        assert same_bits(pre, layer_moments(h.T, slope.T, threshold))
+        assert same_bits(post, layer_moments(x.T))
     assert same_bits(y, x)
 
 
@@ -406,7 +406,7 @@ def test_every_activation_backward(every_isa, rng, name, dtype):
         dx, dw, db, states = chain_backward(kernels, x, weights, dy, biases, [name])
         assert all_same((dx, dw, db), expected[:3])
         assert same_bits(states[0, 1:], expected[3][0, 1:])
-        assert same_bits(states[0, 0], reference_moments(dy.T))
+        assert same_bits(states[0, 0], layer_moments(dy.T))
 
 
 def backward_spec(dtype, seed, batch, widths, names):
@@ -528,7 +528,8 @@ def test_public_chain_against_the_reference(rng, dtype):
     expected_y, states = reference.chain(x, weights, biases, names, [0.05] * 2)
     assert same_bits(y, expected_y)
     for record, state in ((layers.pre, states[:, 0]), (layers.post, states[:, 1])):
-        count, mean, m2, abs_max, zeros, _, nonfinite, _, m4, within, dead, overflows = state.T
+        count, mean, m2, abs_max, zeros, _, nonfinite, *others = state.T
+        _, m4, within, dead, overflows, cosine = others
         assert same_bits(record.mean, mean)
         assert np.array_equal(record.variance, m2 / count)
         assert np.allclose(record.second_moment, m2 / count + mean**2, rtol=1e-13, atol=0)
@@ -538,7 +539,39 @@ def test_public_chain_against_the_reference(rng, dtype):
         assert np.allclose(record.kurtosis, count * m4 / m2**2, rtol=1e-13, atol=0)
         assert np.array_equal(record.batch_variance, within / count)
         assert np.array_equal(record.dead_fraction, dead / count)
+        assert np.array_equal(record.cosine, cosine)
         assert np.array_equal(record.float16_overflow_fraction, overflows / count)
+
+
+def test_cosine_of_known_rows():
+    """Equal rows have 1, opposite ones −1, orthogonal ones 0; zero rows are left out."""
+    identity = [np.eye(2)]
+    for rows, expected in (
+        ([[1, 2], [10, 20]], 1),
+        ([[1, 2], [-3, -6]], -1),
+        ([[3, 0], [0, 7]], 0),
+        ([[3, 0], [0, 0], [5, 0]], 1),
+        ([[1, 0], [0, 1], [-1, 0]], -1 / 3),
+        ([[1, 2]], np.nan),
+        ([[1, 2], [0, 0]], np.nan),
+        ([[1, 2], [np.nan, 0]], np.nan),
+    ):
+        _, layers = ic.chain(np.array(rows, float), identity, activation="linear")
+        for stats in (layers.pre, layers.post):
+            assert stats.cosine[0] == pytest.approx(expected, rel=1e-15, abs=1e-15, nan_ok=True)
+
+
+def test_cosine_is_the_mean_over_pairs(rng, dtype):
+    """Of h and of φ(h), over a batch and units that fill no vector."""
+    x, weights, biases = operands(rng, 37, [20, 33, 21], dtype)
+    _, layers = ic.chain(x, weights, biases, activation="gelu")
+    for layer, (w, b) in enumerate(zip(weights, biases, strict=True)):
+        h = x.astype(np.float64) @ w.T.astype(np.float64) + b
+        x = ic.activation("gelu")(h)
+        for values, stats in ((h, layers.pre), (x, layers.post)):
+            unit = values / np.linalg.norm(values, axis=1, keepdims=True)
+            pairs = (unit @ unit.T)[np.triu_indices(37, 1)]
+            assert stats.cosine[layer] == pytest.approx(pairs.mean(), abs=1e-6)
 
 
 def test_leading_axes_are_trials(rng):

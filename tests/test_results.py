@@ -266,7 +266,7 @@ class TestRecords:
 
     def test_from_states(self):
         # 4, -4, 0, 0 with one saturated entry
-        state = np.array([4.0, 0.0, 32.0, 4.0, 2.0, 1.0, 0.0, 0.0, 512.0, 16.0, 2.0, 3.0])
+        state = np.array([4.0, 0.0, 32.0, 4.0, 2.0, 1.0, 0.0, 0.0, 512.0, 16.0, 2.0, 3.0, 0.25])
         stats = LayerStats.from_states(np.stack([state, state]))
         assert stats.mean.tolist() == [0, 0]
         assert stats.second_moment[0] == stats.variance[0] == 8
@@ -277,6 +277,7 @@ class TestRecords:
         )
         assert (stats.kurtosis[0], stats.batch_variance[0]) == (2, 4)
         assert (stats.dead_fraction[0], stats.float16_overflow_fraction[0]) == (0.5, 0.75)
+        assert stats.cosine[0] == 0.25
         assert LayerStats.from_states(state).mean.shape == ()
         post = LayerStats.from_states(state, activation=True)
         assert np.isnan(post.saturated_fraction)
@@ -286,7 +287,7 @@ class TestRecords:
         assert np.isnan([stats.mean, stats.variance, stats.zero_fraction]).all()
         unknown = [math.nan] * 3
         overflowed = LayerStats.from_states(
-            [4, math.inf, math.nan, math.inf, 0, 0, 1, *unknown, 0, 1]
+            [4, math.inf, math.nan, math.inf, 0, 0, 1, *unknown, 0, 1, math.nan]
         )
         assert np.isnan(overflowed.second_moment)
         assert overflowed.nonfinite_fraction == 0.25
@@ -366,6 +367,8 @@ class TestText:
         lines = text.splitlines()
         assert lines[0].startswith("kaiming_normal(): 2 layers, widths 4, 3, 2, relu, batch 8")
         assert "second moment ± s.e." in lines[1]
+        assert lines[1].split()[-2:] == ["dead", "cosine"]
+        assert max(map(len, lines[1:-1])) <= 100
         assert lines[2].split()[:2] == ["1", "h"]
         assert lines[3].split()[0] == "x"
         assert lines[-1].startswith("holds: second moment ×")

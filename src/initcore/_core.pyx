@@ -398,6 +398,18 @@ cdef class Kernels:
                                    <const ic_moments *>&parts[0, 0, 0] if n_parts else NULL,
                                    n_parts, <ic_moments *>&state[0, 0])
 
+    def chain_cosines(self, Chain chain not None, size_t layer, bint gradient,
+                      double[:, ::1] state, uint8_t[::1] shared, uint8_t[::1] own):
+        """Into state (2, MOMENTS), the cosines of a layer whose columns or, of the gradients by its
+        activation and pre-activation, those of the layer above have just been computed."""
+        cdef ic_moments *moments = <ic_moments *>&state[0, 0]
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_cosines_f32(&chain.chain, layer, gradient, moments, &shared[0], &own[0])
+            else:
+                self.k.chain_cosines_f64(&chain.chain, layer, gradient, moments, &shared[0], &own[0])
+
     def chain_backward(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
                        double[:, :, :, ::1] states, double[:, :, :, ::1] gradient_states,
                        Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel):

@@ -83,6 +83,7 @@ def run_shared(
             return False
         if state is not None:
             kernels.chain_merge(units[:n_out], batch, parts, state[layer])
+            kernels.chain_cosines(chain, layer, False, state[layer], shared, shared)
     return True
 
 
@@ -105,6 +106,8 @@ def run_shared_backward(
     shared, threads = workspaces[0], len(workspaces)
     top = None if gradient_state is None else gradient_state[-1, :2]
     kernels.chain_output_gradient(chain, trial, top, out, shared, shared)
+    if top is not None:
+        kernels.chain_cosines(chain, len(widths) - 2, True, top, shared, shared)
     units = np.empty((max(widths), 2, _core.UNIT))
     weight_units = np.empty((max(widths), 1, _core.UNIT))
     parts = np.empty((threads, 2, _core.MOMENTS))
@@ -129,7 +132,9 @@ def run_shared_backward(
             return False
         if gradient_state is not None:
             if layer:
-                kernels.chain_merge(units[:n_in], batch, parts, gradient_state[layer - 1, :2])
+                below = gradient_state[layer - 1, :2]
+                kernels.chain_merge(units[:n_in], batch, parts, below)
+                kernels.chain_cosines(chain, layer - 1, True, below, shared, shared)
             no_parts = np.empty((0, 1, _core.MOMENTS))
             kernels.chain_merge(weight_units[:n_in], n_out, no_parts, gradient_state[layer, 2:])
     return True
@@ -404,9 +409,9 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         x: any shape; float16, bfloat16, float32, float64 or integers.
 
     Returns:
-        LayerStats of 0-d float64 arrays, of which saturated_fraction is unknown; a unit is an entry
-        of the last axis, the batch all others (of 0 or 1 axes all). Of an array (batch, n) they
-        have the bits that `chain` gives for those activations.
+        LayerStats of 0-d float64 arrays, of which saturated_fraction and cosine are unknown; a unit
+        is an entry of the last axis, the batch all others (of 0 or 1 axes all). Of an array
+        (batch, n) they have the bits that `chain` gives for those activations.
     """
     array = check_array("x", x)
     real = compute_dtype(array.dtype)
@@ -418,6 +423,7 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         for start in range(0, n, step):
             units = contiguous(rows[:, start : start + step].T, real)
             _core.default().moments(units, state)
+    state[-1] = np.nan  # the cosine, which takes whole layers
     return LayerStats.from_states(state, activation=True)
 
 

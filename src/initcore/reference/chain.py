@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .activations import activate
 from .matmul import fma, matmul
-from .moments import COUNT, FIELDS, M2, WITHIN, merge, moments
+from .moments import COUNT, FIELDS, M2, WITHIN, layer_moments, merge
 
 __all__ = ["chain", "chain_backward"]
 
@@ -37,8 +37,8 @@ def chain(
             x = activate(h, name, parameter).astype(h.dtype)
         slope = activate(h, name, parameter, derivative=True)
         threshold = 0.0 if thresholds is None else thresholds[layer]
-        states[layer, 0] = moments(h.T, slope.T, threshold)
-        states[layer, 1] = moments(x.T)
+        states[layer, 0] = layer_moments(h.T, slope.T, threshold)
+        states[layer, 1] = layer_moments(x.T)
     return x, states
 
 
@@ -72,7 +72,7 @@ def chain_backward(
     for layer in reversed(range(len(weights))):
         with np.errstate(all="ignore"):
             dh = dx * slopes[layer]
-        states[layer, 0], states[layer, 1] = moments(dx.T), moments(dh.T)
+        states[layer, 0], states[layer, 1] = layer_moments(dx.T), layer_moments(dh.T)
         dw = matmul(dh.T, inputs[layer].T)
         d_weights.append(dw)
         d_biases.append(matmul(dh.T, np.ones((1, len(dh)), dh.dtype))[:, 0])

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from .matmul import fma
 
-__all__ = ["FIELDS", "merge", "moments", "unit_states"]
+__all__ = ["FIELDS", "layer_moments", "mean_cosine", "merge", "moments", "unit_states"]
 
 FIELDS = (
     "count", "mean", "m2", "abs_max", "zeros", "saturated", "nonfinite", "m3", "m4", "within",
-    "dead", "overflows",
+    "dead", "overflows", "cosine",
 )  # fmt: skip
 COUNT, MEAN, M2, ABS_MAX, ZEROS, SATURATED, NONFINITE, M3, M4, WITHIN, DEAD, OVERFLOWS = range(12)
+COSINE = 12  # of whole layers alone: nothing merges it
 LANES = 16
 
 F64 = NDArray[np.float64]
@@ -103,3 +104,35 @@ def moments(x: NDArray[Any], slope: NDArray[Any] | None = None, threshold: float
     for unit in unit_states(x, slope, threshold):
         state = merge(state, unit)
     return state
+
+
+def layer_moments(
+    x: NDArray[Any], slope: NDArray[Any] | None = None, threshold: float = 0.0
+) -> F64:
+    """`moments` of all units of a layer, x (units, batch), with their cosine."""
+    state = moments(x, slope, threshold)
+    state[COSINE] = mean_cosine(x)
+    return state
+
+
+def mean_cosine(x: NDArray[Any]) -> float:
+    """(‖Σ_b x̂_b‖² − B) / (B(B − 1)) of x (units, batch): x̂ = x/‖x‖ of the B entries b of the batch
+    that are not zero in all units; NaN below two of them or where a norm is not finite.
+
+    ‖x‖² sums over even and over odd units, then both. Each unit's sum of x̂ has the lanes and the
+    fold of `unit_states`, and their squares are summed in 16 lanes, that of unit u u % 16.
+    """
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        squares = np.zeros((2, x.shape[1]))
+        for u, row in enumerate(wide):
+            squares[u % 2] = fma(row, row, squares[u % 2])
+        norms = squares[0] + squares[1]
+        alive = norms > 0
+        rows = float(np.sum(alive))
+        if rows < 2 or not np.isfinite(np.sum(norms)):
+            return np.nan
+        scales = np.where(alive, 1 / np.sqrt(norms), 0)
+    sums = _lane_sum_of_products(wide, np.broadcast_to(scales, wide.shape))
+    total = _lane_sum_of_products(sums[None], sums[None])[0]
+    return float((total - rows) / (rows * (rows - 1)))

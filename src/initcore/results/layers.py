@@ -26,6 +26,7 @@ FIELDS = (
     "nonfinite_fraction",
     "float16_overflow_fraction",
     "dead_fraction",
+    "cosine",
 )
 # Every field but abs_max is a mean over trials; abs_max is the largest.
 AVERAGED = tuple(name for name in FIELDS if name != "abs_max")
@@ -61,6 +62,9 @@ class LayerStats(Record):
         the share of entries that float16 rounds to ±∞: |x| ≥ 65520.
     dead_fraction
         the share of units that are zero for the whole batch.
+    cosine
+        the mean cosine of two different rows of the batch, (‖Σ_b x̂_b‖² − B) / (B(B − 1)) with
+        x̂ = x/‖x‖ and B rows that are not zero; NaN below two of them.
     se
         the standard errors over trials (ddof 1) in the same record, NaN at one trial and for
         abs_max; None where there were no trials.
@@ -77,6 +81,7 @@ class LayerStats(Record):
     nonfinite_fraction: Array = field(default_factory=_unknown)
     float16_overflow_fraction: Array = field(default_factory=_unknown)
     dead_fraction: Array = field(default_factory=_unknown)
+    cosine: Array = field(default_factory=_unknown)
     se: LayerStats | None = None
 
     def __post_init__(self) -> None:
@@ -97,7 +102,7 @@ class LayerStats(Record):
         """
         table = np.moveaxis(np.asarray(states, np.float64), -1, 0)
         count, mean, m2, abs_max, zeros, saturated, nonfinite, *others = table
-        _, m4, within, dead, overflows = others
+        _, m4, within, dead, overflows, cosine = others
         # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
         with np.errstate(all="ignore"):
             variance = m2 / count
@@ -115,6 +120,7 @@ class LayerStats(Record):
                 nonfinite_fraction=nonfinite / count,
                 float16_overflow_fraction=overflows / count,
                 dead_fraction=dead / count,
+                cosine=np.where(count > 0, cosine, np.nan),
             )
 
     @classmethod
@@ -163,7 +169,8 @@ class ChainLayers(Record):
 
 def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
     """A heading and rows of the chosen layers: the pre-activation h first, then the activation x,
-    each with the second moment of the gradient by it where there is a backward pass.
+    each with the second moment of the gradient by it where there is a backward pass, else with what
+    it says of dead units and of inputs that become alike.
 
     A LayerStats, which may be of either, has one row a layer. Axes before the layers (trials of a
     user's arrays) are averaged over.
@@ -182,8 +189,7 @@ def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> 
     error = "" if first.se is None else " ± s.e."
     heading = ["layer", "", f"second moment{error}", "predicted"]
     heading += ["mean", "variance", "zeros", "saturated"]
-    if backward:
-        heading += [f"gradient{error}", "predicted"]
+    heading += [f"gradient{error}", "predicted"] if backward else ["dead", "cosine"]
 
     def at(values: Array, layer: int) -> float:
         return float(np.mean(np.atleast_1d(values)[..., layer - 1]))
@@ -205,11 +211,16 @@ def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> 
                 share(at(stats.zero_fraction, layer)),
                 share(at(stats.saturated_fraction, layer)),
             ]
-            if gradient is not None:
+            if gradient is None:
+                row.append(share(at(stats.dead_fraction, layer)))
+                cosine = at(stats.cosine, layer)
+                row.append("-" if math.isnan(cosine) else f"{cosine:.3f}")
+            else:
                 row.append(second_moment(gradient, layer))
                 known = expected_gradient
                 row.append(number(at(known.second_moment, layer)) if known else "-")
             rows.append(row)
     if theory is None:
-        rows = [row[:3] + row[4:8] + row[8:9] for row in rows]
+        shown = [i for i, name in enumerate(heading) if name != "predicted"]
+        rows = [[row[i] for i in shown] for row in rows]
     return rows
