@@ -7,7 +7,6 @@ trial, the second moment at the end: less than the experiment needs, so the comp
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,7 +24,6 @@ from .measure import (
     OURS,
     Case,
     Contender,
-    NotBuilt,
     Settings,
     Unavailable,
     faster,
@@ -166,20 +164,22 @@ def _kernel(x: Array, weights: list[Array]) -> Callable[[], object]:
 def _fresh(
     width: int, batch: int, layers: int, trials: int, threads: int, method: str
 ) -> list[Contender]:
-    options: dict[str, Any] = {}
-    if method != "dense":
-        if "method" not in inspect.signature(ic.propagate).parameters:
-            raise NotBuilt
-        options["method"] = method
     widths = [width] * (layers + 1)
 
     def ours() -> ic.Propagation:
         return ic.propagate(
-            widths, batch=batch, trials=trials, init="kaiming_normal", threads=threads, **options
+            widths,
+            batch=batch,
+            trials=trials,
+            init="kaiming_normal",
+            threads=threads,
+            method=method,
         )
 
     if method == "dense":
         _check_trial(widths, batch)
+    else:
+        _check_energy(OURS, width, layers, ours().pre.second_moment[-1:])
     flops = _flops(width, batch, layers)
     contenders = [Contender(OURS, ours, flops * trials)]
     shape = (width, batch, layers)

@@ -21,10 +21,6 @@ _SAMPLE_SECONDS = 1e-3
 _CPU_TOLERANCE = 0.1
 
 
-class NotBuilt(Exception):
-    """The product does not have this yet."""
-
-
 class Unavailable(Exception):
     """A peer or a tool is missing; the message says how to install it."""
 
@@ -212,8 +208,7 @@ class Case:
     """A row of the table.
 
     `setup` builds the contenders, checks that each of them computes what it should, and returns
-    them; a contender that is missing is simply not among them. It raises `NotBuilt` where the
-    product has no such thing.
+    them; a contender that is missing is simply not among them.
     """
 
     name: str
@@ -247,8 +242,8 @@ def run(case: Case, rounds: int) -> Result:
     """Times a case's contenders, interleaved."""
     try:
         contenders = case.setup()
-    except (NotBuilt, Unavailable) as error:
-        return Result(case, note=str(error) or "not built")
+    except Unavailable as error:
+        return Result(case, note=str(error))
     return Result(case, interleave(contenders, min(rounds, case.rounds or rounds)))
 
 

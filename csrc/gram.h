@@ -15,8 +15,9 @@
  *
  * Gram matrices and factors are float64 whatever the dtype is, and so is Q until it is rounded:
  * one rounding a fma, products of float32 exact. The factor of a matrix with rows of any lengths
- * is that of its correlations: pivots in order of what is left of their rows' 1, until all of it is
- * below IC_GRAM_TOLERANCE, and the rest is 0. Inputs at an angle below 2^-20 count as parallel,
+ * is that of its correlations, by elimination: of what is left of every row's 1 the next pivot has
+ * at least a sixteenth of the most, the first that does, so that most factors are triangular; what
+ * is below IC_GRAM_TOLERANCE is 0. Inputs at an angle below 2^-20 count as parallel,
  * equal inputs have equal outputs, zero inputs only `mean`. Squares are those of float64: float64
  * inputs of norm below 2^-511 count as zero, above 2^511 as infinite.
  *
@@ -25,6 +26,7 @@
 #define IC_GRAM_H
 
 #define IC_GRAM_TOLERANCE 0x1p-40
+#define IC_GRAM_PIVOT 0x1p-4
 static const ic_distribution standard_normal = {.kind = IC_NORMAL, .scale = 1};
 
 /* Features at a time that are widened for a float64 product. */
@@ -63,10 +65,12 @@ static size_t gram_factor(const double *gram, size_t panel, size_t batch, double
     inverse[b] = positive ? 1 / a : a - a;
   }
   for (size_t rank = 0; rank < batch && !*cancel; rank++) {
+    f64x16 most = f64_load(rest);
+    for (size_t b = 16; b < lanes; b += 16) most = f64_max(f64_load(rest + b), most);
+    const double largest = f64_fold_max(most);
+    if (!(largest > IC_GRAM_TOLERANCE)) return rank;
     size_t pivot = 0;
-    for (size_t b = 1; b < batch; b++)
-      if (rest[b] > rest[pivot]) pivot = b;
-    if (!(rest[pivot] > IC_GRAM_TOLERANCE)) return rank;
+    while (!(rest[pivot] >= largest * IC_GRAM_PIVOT)) pivot++;
     const f64x16 root = f64_set(sqrt(rest[pivot] / inverse[pivot]));
     double *column = factor + rank * lanes;
     for (size_t b = 0; b < lanes; b += 16) {
@@ -91,7 +95,7 @@ typedef struct {
   size_t rows, stride;         /* units at a time, elements between the rows of a drawn slab */
   size_t lanes, panels;        /* of the batch */
   size_t gram_panel, gram;     /* of a Gram matrix: elements between its panels, in all */
-  size_t slab, bias, wide, grams, factor, rest, pivots, left, block, total;
+  size_t slab, bias, wide, grams, factor, rest, pivots, columns, left, block, total;
   size_t states, slopes, gradients, widest; /* as in chain.h; widest in elements */
   size_t gradient_gram, gradient_factor, gradient_left, middle, coefficients, strip, solved;
   size_t q, q_stride;          /* Q, and elements between its rows */
@@ -116,6 +120,7 @@ static R(gram_layout) R(gram_plan)(const ic_chain *c) {
   plan.factor = gram_take(end, batch * lanes * sizeof(double));
   plan.rest = gram_take(end, 2 * lanes * sizeof(double));
   plan.pivots = gram_take(end, batch * sizeof(size_t));
+  plan.columns = gram_take(end, panels * sizeof(size_t));
   plan.left = gram_take(end, left);
   if (!c->backward) {
     plan.block = gram_take(end, panels * R(chain_panel)(plan.rows) * sizeof(real));
@@ -150,6 +155,7 @@ static size_t R(gram_workspace)(const ic_chain *c) {
 }
 
 #define DOUBLES(offset) ((double *)(void *)(base + plan->offset))
+#define SIZES(offset) ((size_t *)(void *)(base + plan->offset))
 #define REALS(offset) ((real *)(void *)(base + plan->offset))
 
 /* G += x x' of `n` features in panels, its upper triangle of panels. */
@@ -172,23 +178,33 @@ static void R(gram_add)(const R(gram_layout) * plan, size_t batch, const real *x
   }
 }
 
-/* A factor of `rank` columns as the panels of a product, rounded to the dtype; rows without a finite
- * diagonal are NaN. Returns how many columns the product has. */
-static size_t R(gram_left)(const R(gram_layout) * plan, size_t batch, const double *factor,
-                           const double *inverse, size_t rank, real *left) {
-  const size_t panel = R(chain_panel)(batch);
-  size_t columns = rank;
-  for (size_t s = 0; s < rank; s++)
-    for (size_t p = 0; p < plan->panels; p++)
-      V(store)(left + p * panel + 16 * s,
-               IC_JOIN(IC_REAL, from_f64)(f64_load(factor + s * plan->lanes + 16 * p)));
-  for (size_t b = 0; b < batch; b++) {
-    if (inverse[b] == inverse[b]) continue;
-    for (size_t p = 0; p < plan->panels && !columns; p++) V(store)(left + p * panel, V(zero)());
-    columns = columns ? columns : 1;
-    left[b / 16 * panel + b % 16] = (real)inverse[b];
+/* A factor of `rank` columns as the panels of a product, rounded to the dtype, each with as many
+ * columns as it needs; rows without a finite diagonal are NaN. */
+static void R(gram_left)(const R(gram_layout) * plan, size_t batch, const double *factor,
+                         const double *inverse, size_t rank, real *left, size_t *columns) {
+  for (size_t p = 0; p < plan->panels; p++, left += R(chain_panel)(batch)) {
+    columns[p] = 0;
+    for (size_t s = 0; s < rank; s++) {
+      const f64x16 column = f64_load(factor + s * plan->lanes + 16 * p);
+      V(store)(left + 16 * s, IC_JOIN(IC_REAL, from_f64)(column));
+      if (m64_bits(f64_eq(column, f64_zero())) != 0xFFFF) columns[p] = s + 1;
+    }
+    for (size_t b = 16 * p; b < batch && b < 16 * p + 16; b++) {
+      if (inverse[b] == inverse[b]) continue;
+      if (columns[p] == 0) V(store)(left, V(zero)());
+      columns[p] = columns[p] ? columns[p] : 1;
+      left[b % 16] = (real)inverse[b];
+    }
   }
-  return columns;
+}
+
+/* L times rows of standard normals, panel by panel. */
+static void R(gram_multiply)(const R(gram_layout) * plan, size_t batch, const real *slab,
+                             size_t rows, const real *bias, const real *left,
+                             const size_t *columns, real *out, size_t panel) {
+  for (size_t p = 0; p < plan->panels; p++)
+    R(multiply)(slab, (ptrdiff_t)plan->stride, rows, columns[p], bias,
+                left + p * R(chain_panel)(batch), 0, out + p * panel, 0, 1);
 }
 
 /* `rows` rows of standard normals, (., batch), from row `first` of a stream. */
@@ -247,6 +263,7 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
   const size_t batch = c->batch, n_layers = c->n_layers;
   real *slab = REALS(slab), *bias = REALS(bias), *left = REALS(left), *block = REALS(block);
   double *gram = DOUBLES(grams);
+  size_t *columns = SIZES(columns);
   size_t block_panel = R(chain_panel)(plan->rows), n = c->layers[0].n_in;
   real *x = block, *slope = NULL;
   memset(gram, 0, plan->gram * sizeof *gram);
@@ -267,10 +284,8 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     ic_moments *found = moments ? moments + 2 * l : NULL;
     gram_mirror(gram, plan->gram_panel, batch);
     const size_t rank = gram_factor(gram, plan->gram_panel, batch, law.sigma, law.beta,
-                                    DOUBLES(factor), DOUBLES(rest), (size_t *)DOUBLES(pivots),
-                                    cancel);
-    const size_t columns = R(gram_left)(plan, batch, DOUBLES(factor), DOUBLES(rest) + plan->lanes,
-                                        rank, left);
+                                    DOUBLES(factor), DOUBLES(rest), SIZES(pivots), cancel);
+    R(gram_left)(plan, batch, DOUBLES(factor), DOUBLES(rest) + plan->lanes, rank, left, columns);
     for (size_t o = 0; o < plan->rows && layer->has_bias; o++) bias[o] = law.mean;
     if (c->backward) {
       gram += l + 1 < n_layers ? plan->gram : 0;
@@ -288,9 +303,8 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
       const size_t rows = layer->n_out - o < plan->rows ? layer->n_out - o : plan->rows;
       real *out = c->backward ? x + 16 * o : block;
       R(gram_draw)(k, c, plan, layer->weight.stream + trial, o, rows, slab);
-      R(multiply)(slab, (ptrdiff_t)plan->stride, rows, columns, layer->has_bias ? bias : NULL,
-                  left, (ptrdiff_t)R(chain_panel)(batch), out, (ptrdiff_t)block_panel,
-                  plan->panels);
+      R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, out,
+                       block_panel);
       R(chain_finish)(layer, 0, out, slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel, rows,
                       batch, found, NULL);
       if (l + 1 < n_layers) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
@@ -353,11 +367,11 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
   real *slab = REALS(slab), *q = REALS(q), *left = REALS(gradient_left);
   real *middle = REALS(middle), *coefficients = REALS(coefficients);
   double *rest = DOUBLES(rest), *factor = DOUBLES(gradient_factor);
-  size_t *pivots = (size_t *)DOUBLES(pivots);
+  size_t *pivots = SIZES(pivots), *columns = SIZES(columns);
 
   size_t rank = gram_factor(DOUBLES(gradient_gram), plan->gram_panel, batch, law.sigma, 0, factor,
                             rest, pivots, cancel);
-  const size_t columns = R(gram_left)(plan, batch, factor, rest + plan->lanes, rank, left);
+  R(gram_left)(plan, batch, factor, rest + plan->lanes, rank, left, columns);
   factor = DOUBLES(factor);
   rank = gram_factor(DOUBLES(grams) + l * plan->gram, plan->gram_panel, batch, law.sigma, law.beta,
                      factor, rest, pivots, cancel);
@@ -379,8 +393,7 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
     if (*cancel) return 0;
     const size_t rows = n - j < plan->rows ? n - j : plan->rows;
     R(gram_draw)(k, c, plan, gradient_stream + trial, j, rows, slab);
-    R(multiply)(slab, (ptrdiff_t)plan->stride, rows, columns, NULL, left, (ptrdiff_t)left_panel,
-                dx + 16 * j, (ptrdiff_t)panel, panels);
+    R(gram_multiply)(plan, batch, slab, rows, NULL, left, columns, dx + 16 * j, panel);
   }
   R(multiply)(q, (ptrdiff_t)plan->q_stride, rank, n, NULL, dx, (ptrdiff_t)panel, coefficients,
               (ptrdiff_t)left_panel, panels);
@@ -456,4 +469,5 @@ static int R(gram)(const ic_kernels *k, const ic_chain *c, const uint64_t *gradi
 }
 
 #undef DOUBLES
+#undef SIZES
 #undef REALS

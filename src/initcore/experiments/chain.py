@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -87,9 +88,12 @@ class ChainExperiment:
         weight = "gram" if self.method == "gram" else "weight"
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
 
+        @cache  # most layers are alike
+        def law(init: InitializerLike, *shape: int, **fans: int) -> tuple[Any, ...]:
+            return astuple(initializer(init).distribution(shape, self.dtype, **fans))
+
         def source(name: str, init: InitializerLike, *shape: int, **fans: int) -> _core.Source:
-            law = initializer(init).distribution(shape, self.dtype, **fans)
-            return stream_id(name), *astuple(law)
+            return stream_id(name), *law(init, *shape, **fans)
 
         return _core.Chain(
             self.dtype,
@@ -394,9 +398,13 @@ def _law(init: str, shape: tuple[int, ...], **fans: int) -> Law | None:
 
 def _check_gaussian(experiment: ChainExperiment) -> None:
     """ValueError where "gram" would not have the law of the weights and biases."""
-    pairs = pairwise(experiment.widths)
-    layers = zip(pairs, experiment.inits, experiment.biases, strict=True)
-    for layer, ((n_in, n_out), init, bias) in enumerate(layers):
+    layers = zip(pairwise(experiment.widths), experiment.inits, experiment.biases, strict=True)
+    checked = set()  # most layers are alike
+    for layer, kind in enumerate(layers):
+        if kind in checked:
+            continue
+        checked.add(kind)
+        (n_in, n_out), init, bias = kind
         law = _law(init, (n_out, n_in))
         if not isinstance(law, Normal) or law.mean:
             raise ValueError(

@@ -32,17 +32,18 @@ TOLERANCE = 2.0**-40
 def factor(a: Float64) -> tuple[Float64, list[int]]:
     """L (n, rank) and pivots with L Lᵀ = a, positive semidefinite, and L[pivots] triangular.
 
-    Cholesky's elimination of a's correlations: the next pivot is the row with the largest
-    residual, the first of equals. Rows of zero are zero.
+    Cholesky's elimination of a's correlations: the next pivot is the first row with at least a
+    sixteenth of the largest residual. Rows of zero are zero.
     """
     lengths = np.sqrt(np.diag(a))
     rest = np.divide(a, np.outer(lengths, lengths), out=np.zeros_like(a), where=a != 0)
     np.fill_diagonal(rest, lengths > 0)
     columns, pivots = [], []
     for _ in range(len(a)):
-        pivot = int(np.argmax(np.diag(rest)))
-        if rest[pivot, pivot] <= TOLERANCE:
+        largest = np.diag(rest).max()
+        if largest <= TOLERANCE:
             break
+        pivot = int(np.argmax(np.diag(rest) >= largest / 16))
         column = rest[pivot] / np.sqrt(rest[pivot, pivot])
         rest = rest - np.outer(column, column)
         known = np.diag(rest) <= TOLERANCE
