@@ -296,6 +296,7 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     if (l + 1 < n_layers) memset(gram, 0, plan->gram * sizeof *gram);
     if (found) {
       memset(found, 0, 2 * sizeof *found);
+      found[0].cosine = found[1].cosine = NAN; /* a layer's panels are never there as a whole */
       if (layer->saturation != layer->saturation) found[0].saturated = layer->saturation;
     }
     for (size_t o = 0; o < layer->n_out; o += plan->rows) {
@@ -305,7 +306,7 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
       R(gram_draw)(k, c, plan, layer->weight.stream + trial, o, rows, slab);
       R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, out,
                        block_panel);
-      R(chain_finish)(layer, 0, out, slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel, rows,
+      R(chain_finish)(layer, 0, out, out, slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel, rows,
                       batch, found, NULL);
       if (l + 1 < n_layers) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
     }
@@ -323,7 +324,8 @@ static void R(gram_finish)(const ic_chain *c, const R(gram_layout) * plan, size_
                            size_t count, ic_moments *moments, char *base) {
   const ic_layer *below = c->layers + (l - 1);
   real *slope = R(gram_state)(c, plan, base, l) + (REALS(slopes) - REALS(states));
-  R(chain_finish)(below, 1, R(gram_gradient)(plan, base, l) + 16 * first, slope + 16 * first,
+  real *gradient = R(gram_gradient)(plan, base, l) + 16 * first;
+  R(chain_finish)(below, 1, gradient, gradient, slope + 16 * first,
                   (ptrdiff_t)R(chain_panel)(below->n_out), count, c->batch, moments, NULL);
 }
 
@@ -416,7 +418,10 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
                             ic_moments *gradients, char *base, const volatile int32_t *cancel) {
   const size_t batch = c->batch, n_layers = c->n_layers;
   double *gram = DOUBLES(gradient_gram);
-  if (gradients) memset(gradients, 0, 3 * n_layers * sizeof *gradients);
+  if (gradients) {
+    memset(gradients, 0, 3 * n_layers * sizeof *gradients);
+    for (size_t i = 0; i < 3 * n_layers; i++) gradients[i].cosine = NAN;
+  }
   R(chain_fill)(k, c, &c->output_gradient, trial, c->layers[n_layers - 1].n_out,
                 R(gram_gradient)(plan, base, n_layers), REALS(slab));
   R(gram_finish)(c, plan, n_layers, 0, c->layers[n_layers - 1].n_out,

@@ -217,6 +217,19 @@ cdef class AttentionGradient:
         g.k_users = &k_users[0] if k_users.shape[0] else NULL
 
 
+cdef int check_states(double[:, :, :, ::1] states, Chain chain, uint64_t n_trials,
+                      size_t kinds) except -1:
+    # what a kernel writes past the end of an array would be silent
+    if states is not None and (states.shape[0] < <ptrdiff_t>n_trials
+                               or states.shape[1] != <ptrdiff_t>chain.chain.n_layers
+                               or states.shape[2] != <ptrdiff_t>kinds or states.shape[3] != MOMENTS):
+        raise ValueError(
+            f"states has shape {tuple(states.shape[:4])}: "
+            f"({n_trials}, {chain.chain.n_layers}, {kinds}, {MOMENTS}) is accepted"
+        )
+    return 0
+
+
 # (format of the buffer, half) -> which kernel
 _DRAWS = {("f", 0): 0, ("d", 0): 1, ("H", FLOAT16): 2, ("H", BFLOAT16): 3}
 
@@ -317,6 +330,7 @@ cdef class Kernels:
               double[:, :, :, ::1] states, y, uint8_t[::1] workspace, const int32_t[::1] cancel):
         """Trials trial, trial + 1, …; states (n_trials, n_layers, 2, MOMENTS) and y (batch, n_out)
         may be None (y is the last trial's). False when cancelled."""
+        check_states(states, chain, n_trials, 2)
         cdef float[:, ::1] y32 = None
         cdef double[:, ::1] y64 = None
         cdef float *out32 = NULL
@@ -414,8 +428,10 @@ cdef class Kernels:
                        double[:, :, :, ::1] states, double[:, :, :, ::1] gradient_states,
                        Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel):
         """Trials trial, trial + 1, … forward and backward; states (n_trials, n_layers, 2,
-        MOMENTS), gradient_states (n_trials, n_layers, 3, MOMENTS) and out (the last trial's) may be None. False when
-        cancelled."""
+        MOMENTS), gradient_states (n_trials, n_layers, 3, MOMENTS) and out (the last trial's) may be
+        None. False when cancelled."""
+        check_states(states, chain, n_trials, 2)
+        check_states(gradient_states, chain, n_trials, 3)
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
@@ -488,8 +504,10 @@ cdef class Kernels:
              double[:, :, :, ::1] gradient_states, uint8_t[::1] workspace,
              const int32_t[::1] cancel):
         """Trials trial, trial + 1, … of a chain that draws no weights; states (n_trials, n_layers,
-        2, MOMENTS) and, of a chain with an output gradient, gradient_states (n_trials, n_layers, 3, MOMENTS),
-        or None. False when cancelled."""
+        2, MOMENTS) and, of a chain with an output gradient, gradient_states (n_trials, n_layers, 3,
+        MOMENTS), or None. False when cancelled."""
+        check_states(states, chain, n_trials, 2)
+        check_states(gradient_states, chain, n_trials, 3)
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL
         cdef uint64_t t

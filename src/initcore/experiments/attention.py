@@ -237,7 +237,7 @@ class AttentionWorker:
         size = self._kernels.chain_workspace(spec)
         if self._scratch.size < size:
             self._scratch = np.empty(size, np.uint8)
-        y, state = np.empty((len(x), n_out), np.float32), np.zeros((1, 1, 2, 7))
+        y, state = np.empty((len(x), n_out), np.float32), np.zeros((1, 1, 2, _core.MOMENTS))
         if not self._kernels.chain(spec, trial, 1, state, y, self._scratch, self._cancel):
             raise _Cancelled
         return y, _of_state(state[0, 0, 0])
