@@ -21,6 +21,7 @@ from .measure import MS, NS, OURS, Case, Contender, Settings, Unavailable, faste
 Array = np.ndarray[Any, np.dtype[Any]]
 D_K = 64
 SCALE = 1 / math.sqrt(D_K)
+D_MODEL, N_HEADS, TRIALS = 512, 8, 8
 FLOOR = "FMA peak for q kᵀ + an exponential"
 STATISTICS = [name for name in reference.STATISTICS if name != "keys"]
 
@@ -38,6 +39,16 @@ def cases(settings: Settings) -> Iterator[Case]:
             threads,
             ("torch",),
         )
+    yield Case(
+        "attention-experiment",
+        f"{TRIALS} trials of attention with fresh weights, d_model {D_MODEL}, {N_HEADS} heads, "
+        f"seq {min(seq, 128)}",
+        MS,
+        partial(_experiment, min(seq, 128), threads),
+        (faster(3, "torch"),),
+        threads,
+        ("torch",),
+    )
     yield Case(
         "attention-backward",
         f"attention and its gradients, {seq}×{seq}, d_k {D_K}",
@@ -103,27 +114,31 @@ def _torch(torch: Any, q: Array, k: Array, causal: bool) -> Callable[[], Sequenc
 
     def run() -> Sequence[Array]:
         with torch.no_grad():
-            z = (queries @ keys.T).mul_(SCALE)
-            if seen is None:
-                variance, mean = torch.var_mean(z, 1, correction=0)
-                p = torch.softmax(z, 1)
-            else:
-                n = seen.sum(1)
-                mean = (z * seen).sum(1) / n
-                variance = (z - mean[:, None]).square_().mul_(seen).sum(1) / n
-                p = torch.softmax(z.masked_fill_(~seen, -math.inf), 1)
-            largest, top = z.amax(1), p.amax(1)
-            lse = largest - top.log()
-            if seen is not None:
-                z.masked_fill_(~seen, 0)
-            entropy = lse - z.mul_(p).sum(1)
-            square = p * p
-            squares, cubes = square.sum(1), square.mul_(p).sum(1)
-            jacobian = (squares - 2 * cubes + squares * squares).sqrt()
-        rows = (lse, top, entropy, squares, jacobian, mean, variance, largest)
+            _, rows = _row_statistics(torch, (queries @ keys.T).mul_(SCALE), seen)
         return [row.numpy() for row in rows]
 
     return run
+
+
+def _row_statistics(torch: Any, z: Any, seen: Any | None) -> tuple[Any, tuple[Any, ...]]:
+    """p = softmax(z), and the STATISTICS of its rows; z is spent."""
+    if seen is None:
+        variance, mean = torch.var_mean(z, -1, correction=0)
+        p = torch.softmax(z, -1)
+    else:
+        n = seen.sum(-1)
+        mean = (z * seen).sum(-1) / n
+        variance = (z - mean[..., None]).square_().mul_(seen).sum(-1) / n
+        p = torch.softmax(z.masked_fill_(~seen, -math.inf), -1)
+    largest, top = z.amax(-1), p.amax(-1)
+    lse = largest - top.log()
+    if seen is not None:
+        z.masked_fill_(~seen, 0)
+    entropy = lse - z.mul_(p).sum(-1)
+    square = p * p
+    squares, cubes = square.sum(-1), square.mul_(p).sum(-1)
+    jacobian = (squares - 2 * cubes + squares * squares).sqrt()
+    return p, (lse, top, entropy, squares, jacobian, mean, variance, largest)
 
 
 def _backward(seq: int, threads: int) -> list[Contender]:
@@ -153,5 +168,71 @@ def _torch_backward(torch: Any, *arrays: Array) -> Callable[[], Sequence[Array]]
         output = attention(*leaves)
         found = torch.autograd.grad(output, leaves, gradient)
         return [x[0, 0].detach().numpy() for x in (output, *found)]
+
+    return run
+
+
+def _experiment(seq: int, threads: int) -> list[Contender]:
+    """``propagate_attention`` beside torch with the same draws, products and statistics."""
+
+    def ours() -> ic.AttentionPropagation:
+        return ic.propagate_attention(
+            d_model=D_MODEL, n_heads=N_HEADS, seq=seq, trials=TRIALS, threads=threads
+        )
+
+    result = ours()
+    for name in ("q", "raw_logits", "logits"):
+        moment, se = (getattr(side, name) for side in (result.forward, result.forward.se))
+        off = abs(moment - getattr(result.theory.forward, name))
+        require(off <= 7 * se, f"propagate_attention: {name} is off by {off / se} s.e.")
+    contenders = [Contender(OURS, ours)]
+    torch = peers.torch(threads)
+    if torch is None:
+        return contenders
+    measure = _torch_trial(torch, seq)
+    one = ic.propagate_attention(d_model=D_MODEL, n_heads=N_HEADS, seq=seq, trials=1)
+    x = ic.normal()((seq, D_MODEL), seed=0, name="input")
+    links, rows = measure(*(torch.from_numpy(a) for a in (x, *(one.weights(0, w) for w in "qkvo"))))
+    expected = [getattr(one.forward, name) for name in _LINKS]
+    expected += [getattr(one.rows, name) for name in STATISTICS]
+    for name, value, truth in zip((*_LINKS, *STATISTICS), (*links, *rows), expected, strict=True):
+        error = abs(float(value) - truth) / max(abs(truth), 1e-2)
+        require(error <= 1e-3, f"torch: {name} is off by {error}")
+
+    def theirs() -> None:
+        shapes = [(seq, D_MODEL), *[(D_MODEL, D_MODEL)] * 4]
+        stds = [1.0, *[D_MODEL**-0.5] * 4]
+        with torch.no_grad():
+            for _ in range(TRIALS):
+                drawn = (
+                    torch.empty(shape).normal_(std=std)
+                    for shape, std in zip(shapes, stds, strict=True)
+                )
+                links, rows = measure(*drawn)
+                for value in (*links, *rows):
+                    float(value)
+
+    return [*contenders, Contender("torch", theirs)]
+
+
+_LINKS = ("input", "normalized", "q", "k", "v", "logits", "head_output", "output")
+
+
+def _torch_trial(torch: Any, seq: int) -> Callable[..., tuple[list[Any], list[Any]]]:
+    """Second moments by link, and the means of STATISTICS over rows."""
+
+    def heads(x: Any) -> Any:
+        return x.view(seq, N_HEADS, -1).transpose(0, 1)
+
+    def run(x: Any, *weights: Any) -> tuple[list[Any], list[Any]]:
+        normalized = torch.nn.functional.rms_norm(x, (D_MODEL,), eps=0.0)
+        q, k, v = (normalized @ weight.T for weight in weights[:3])
+        z = (heads(q) @ heads(k).transpose(1, 2)).mul_(SCALE)
+        logits = z.square().mean()
+        p, rows = _row_statistics(torch, z, None)
+        output = (p @ heads(v)).transpose(0, 1).reshape(seq, -1)
+        before, after = (x, normalized, q, k, v), (output, output @ weights[3].T)
+        moments = [[link.square().mean() for link in links] for links in (before, after)]
+        return [*moments[0], logits, *moments[1]], [row.mean() for row in rows]
 
     return run

@@ -25,6 +25,7 @@ from .measure import (
     Case,
     Contender,
     Settings,
+    Unavailable,
     faster,
     fastest,
     require,
@@ -34,6 +35,7 @@ from .measure import (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 RIVALS = ("NumPy", "torch", "JAX")
+ROOFLINE = "draws + products at peak"
 _PEAK_SHARE = {512: 0.92, 64: 0.75}
 _FRESH_RATIOS = {(64, 64): 5.0, (128, 128): 3.5, (256, 256): 2.7, (512, 512): 1.45, (512, 32): 3.0}
 _GRAM = (512, 32)
@@ -151,7 +153,7 @@ def _kernel(x: Array, weights: list[Array]) -> Callable[[], object]:
         "float32", 0, batch, [width] * (layers + 1), table, x, weights, [None] * layers
     )
     workspace = np.empty(kernels.chain_workspace(spec), np.uint8)
-    states, y = np.zeros((1, layers, 2, 7)), np.empty_like(x)
+    states, y = np.zeros((1, layers, 2, _core.MOMENTS)), np.empty_like(x)
     cancel = np.zeros(1, np.int32)
     return lambda: kernels.chain(spec, 0, 1, states, y, workspace, cancel)
 
@@ -194,7 +196,26 @@ def _fresh(
         best = fastest([Contender(label, run, flops * len(run())) for run in runs])
         repeat = round(trials * flops / best.work)
         contenders.append(Contender(label, partial(_times, best.call, repeat), flops * trials))
+    if method == "dense" and threads == 1:
+        contenders += _roofline(width, layers, trials, flops)
     return contenders
+
+
+def _roofline(width: int, layers: int, trials: int, flops: float) -> list[Contender]:
+    """What no chain with drawn weights can beat: the draws in cache, and the products at peak."""
+    try:
+        products = floors.at_peak(flops * trials)
+    except Unavailable:
+        return []
+    draw, rows = _core.default().draw, np.empty(min(width * width, 1 << 14), np.float32)
+    repeats = width * width * layers * trials // rows.size
+
+    def run() -> None:
+        for _ in range(repeats):
+            draw(rows, 0, 0, 0, _core.NORMAL, 0.1, 0.0, 0.0, 0.0)
+        products()
+
+    return [Contender(ROOFLINE, run, flops * trials)]
 
 
 def _times(call: Callable[[], object], number: int) -> None:

@@ -67,7 +67,6 @@ def cases(settings: Settings) -> Iterator[Case]:
         return Case(
             name,
             f"{work}, {many} into `out=`",
-            MS,
             NS,
             partial(_draws, law, dtype, n, threads),
             targets,
@@ -101,7 +100,6 @@ def cases(settings: Settings) -> Iterator[Case]:
     yield Case(
         "file",
         f"bfloat16 normal, {many} into a file, `initcore draw`",
-        MS,
         NS,
         partial(_file, n, threads),
         (),

@@ -106,12 +106,15 @@ static int R(attention_logits)(const ic_attention *a, R(softmax_row) row, ptrdif
   mask += (ptrdiff_t)query * a->mask_query + (ptrdiff_t)key * a->mask_key;
   const int cut = a->causal && key + keys > softmax_visible(query, a->queries, a->keys);
   if (cut || a->keep || (keys_are_lanes && lanes < 16)) {
+    uint8_t exist[16] = {0}, none[16] = {0};
+    memset(exist, 1, lanes);
     for (size_t j = 0; j < n; j++) {
       uint8_t *const to = masks->keep + 16 * j;
-      const uint8_t *from = a->keep ? a->keep + mask + (ptrdiff_t)j * row_step : NULL;
-      for (size_t l = 0; l < 16; l++) to[l] = l < lanes;
-      if (from)
-        for (size_t l = 0; l < lanes; l++) to[l] = from[(ptrdiff_t)l * lane_step];
+      const uint8_t *from = a->keep ? a->keep + mask + (ptrdiff_t)j * row_step : exist;
+      if (!a->keep || lane_step == 0) /* one cell for all lanes */
+        memcpy(to, *from ? exist : none, 16);
+      else
+        for (size_t l = 0; l < 16; l++) to[l] = l < lanes ? from[(ptrdiff_t)l * lane_step] : 0;
       if (cut) /* the last query is aligned with the last key */
         for (size_t l = 0; l < 16; l++)
           if (key + (by_row ? l : j) + a->queries > query + (by_row ? j : l) + a->keys) to[l] = 0;
@@ -221,16 +224,18 @@ IC_INLINE R(attention_powers) R(attention_sum)(real *x, size_t n, vmask top, con
   return even;
 }
 
-/* A tile (n, 16) of logit/slope joins the sums of its 16 rows. Returns the factor by which what was
- * gathered before shrinks; with `output`, the tile becomes exp(logit - largest). */
+/* A tile (n, 16) of logit/slope joins the sums of its 16 rows; `partial`: masks had a say. Returns
+ * the factor by which what was gathered before shrinks; with `output`, the tile becomes
+ * exp(logit - largest). */
 static vreal R(attention_join)(attention_sums *sums, real *tile, size_t n, real slope, int partial,
                                int output) {
-  R(attention_survey) seen = partial ? R(attention_look)(tile, n, 1) : R(attention_look)(tile, n, 0);
   const vreal infinity = V(set)((real)INFINITY), s = V(set)(slope);
-  if (!partial && M(bits)(V(lt)(V(abs)(seen.sum), infinity)) != 0xFFFF) {
-    partial = 1;
-    seen = R(attention_look)(tile, n, 1);
+  R(attention_survey) seen;
+  if (!partial) {
+    seen = R(attention_look)(tile, n, 0);
+    partial = M(bits)(V(lt)(V(abs)(seen.sum), infinity)) != 0xFFFF; /* products may be -inf too */
   }
+  if (partial) seen = R(attention_look)(tile, n, 1);
   const f64x16 count = R(f64_from)(seen.count);
   const f64x16 mean = f64_div(R(f64_from)(seen.sum), f64_max(count, f64_set(1)));
   const vreal before = V(from_f64)(f64_load(sums->softmax.largest));

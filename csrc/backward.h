@@ -76,6 +76,24 @@ static int R(backward_inputs)(const ic_kernels *k, const ic_chain *c, uint64_t t
   return 1;
 }
 
+/* squares[i] += the squares of unit i of x in `panels` panels of `n` features, in ascending order.
+ * Two panels at once: a lane's sum waits for itself. */
+IC_INLINE void R(add_squares)(const int panels, const real *x, size_t panel, size_t n,
+                              double *squares) {
+  f64x16 sum[2];
+#define IC_EACH(p) \
+  IC_UNROLL_ALL for (int p = 0; p < 2; p++) \
+    if (p < panels)
+  IC_EACH(p) sum[p] = f64_load(squares + 16 * p);
+  for (size_t r = 0; r < n; r++)
+    IC_EACH(p) {
+      const f64x16 v = IC_JOIN(f64_load, IC_REAL)(x + (size_t)p * panel + 16 * r);
+      sum[p] = f64_fma(v, v, sum[p]);
+    }
+  IC_EACH(p) f64_store(squares + 16 * p, sum[p]);
+#undef IC_EACH
+}
+
 /* Columns first ... last - 1 of dW from x and dh in panels: the sum of squares of column i to
  * squares[i - first], and dW to `out` if that is not NULL. */
 static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
@@ -98,25 +116,16 @@ static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, 
         V(store)(rows + r * stride + b, V(load)(dh + b / 16 * dh_panel + 16 * (o + r)));
     R(multiply)(rows, (ptrdiff_t)stride, count, batch, NULL, strip, (ptrdiff_t)x_panel, dw,
                 (ptrdiff_t)panel, panels);
-    for (size_t p = 0; p < panels; p++) {
-      const real *at = dw + p * panel;
-      f64x16 sum = f64_load(squares + 16 * p);
-      for (size_t r = 0; r < count; r++) {
-        const f64x16 v = IC_JOIN(f64_load, IC_REAL)(at + 16 * r);
-        sum = f64_fma(v, v, sum);
-      }
-      f64_store(squares + 16 * p, sum);
-      if (out)
-        for (size_t r = 0; r < count; r++)
-          memcpy(out + (o + r) * n_in + first + 16 * p, at + 16 * r,
-                 (columns - 16 * p < 16 ? columns - 16 * p : 16) * sizeof(real));
-    }
+    size_t p = 0;
+    for (; p + 2 <= panels; p += 2)
+      R(add_squares)(2, dw + p * panel, panel, count, squares + 16 * p);
+    if (p < panels) R(add_squares)(1, dw + p * panel, panel, count, squares + 16 * p);
+    for (p = 0; out && p < panels; p++)
+      for (size_t r = 0; r < count; r++)
+        memcpy(out + (o + r) * n_in + first + 16 * p, dw + p * panel + 16 * r,
+               (columns - 16 * p < 16 ? columns - 16 * p : 16) * sizeof(real));
   }
   return 1;
-}
-
-static real *R(chain_gradient)(const R(chain_layout) * plan, void *shared, size_t l) {
-  return R(chain_aligned)(shared) + plan->gradients + l % 2 * plan->widest;
 }
 
 /* The gradient of state l, there in panels, units first ... last - 1: its moments, times phi' of
@@ -126,10 +135,12 @@ static void R(backward_finish)(const ic_chain *c, const R(chain_layout) * plan, 
                                const ic_gradients *out, void *shared) {
   const ic_layer *below = c->layers + (l - 1);
   const size_t panel = R(chain_panel)(below->n_out);
+  const real *by_x = R(chain_aligned)(shared) + plan->before + 16 * first;
   real *at = R(chain_gradient)(plan, shared, l) + 16 * first;
   real *slope = R(chain_slope)(c, plan, shared, l) + 16 * first;
   if (c->batch)
-    R(chain_finish)(below, 1, at, slope, (ptrdiff_t)panel, last - first, c->batch, moments, units);
+    R(chain_finish)(below, 1, by_x, at, slope, (ptrdiff_t)panel, last - first, c->batch, moments,
+                    units);
   if (out && out->biases && out->biases[l - 1])
     R(sum_units)(at, panel, last - first, c->batch, (real *)out->biases[l - 1] + first);
 }
@@ -141,7 +152,7 @@ static void R(backward_top)(const ic_kernels *k, const ic_chain *c, const R(chai
   const ic_fpmode mode = fpmode_enter();
   const size_t l = c->n_layers, n = c->layers[l - 1].n_out;
   if (moments) memset(moments, 0, 2 * sizeof *moments);
-  R(chain_fill)(k, c, &c->output_gradient, trial, n, R(chain_gradient)(plan, shared, l),
+  R(chain_fill)(k, c, &c->output_gradient, trial, n, R(chain_aligned)(shared) + plan->before,
                 R(chain_aligned)(own));
   R(backward_finish)(c, plan, l, 0, n, NULL, moments, out, shared);
   fpmode_leave(mode);
@@ -158,7 +169,7 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   const ic_layer *layer = c->layers + l;
   const real *x = R(chain_state)(c, plan, shared, l), *dh = R(chain_gradient)(plan, shared, l + 1);
   const real *kept = R(chain_kept)(c, plan, shared, l);
-  real *dx = R(chain_gradient)(plan, shared, l), *slab = R(chain_aligned)(own);
+  real *dx = R(chain_aligned)(shared) + plan->before, *slab = R(chain_aligned)(own);
   real *d_input = out && l == 0 ? (real *)out->input : NULL;
   real *d_weight = out && out->weights ? (real *)out->weights[l] : NULL;
   if (moments) memset(moments, 0, 2 * sizeof *moments);
@@ -177,10 +188,12 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   if (finished && (weight || weight_units || d_weight)) {
     double *squares = (double *)(void *)(slab + plan->squares);
     finished = R(backward_weights)(c, plan, l, first, last, x, dh, squares, d_weight, slab, cancel);
-    for (size_t i = first; i < last; i++) {
-      const ic_unit unit = {0, squares[i - first]};
-      if (weight_units) weight_units[i] = unit;
-      if (weight && layer->n_out) merge_units(&unit, 1, 1, layer->n_out, weight);
+    for (size_t i = first; i < last; i += IC_UNIT_BLOCK) {
+      const size_t count = last - i < IC_UNIT_BLOCK ? last - i : IC_UNIT_BLOCK;
+      ic_unit block[IC_UNIT_BLOCK];
+      for (size_t j = 0; j < count; j++) block[j] = (ic_unit){0, squares[i - first + j], 0, 0};
+      if (weight_units) memcpy(weight_units + i, block, count * sizeof *block);
+      if (weight && layer->n_out) merge_units(block, 1, count, layer->n_out, weight);
     }
   }
   fpmode_leave(mode);
@@ -219,12 +232,14 @@ static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t tr
   if (!R(chain)(k, c, trial, moments, NULL, workspace, cancel)) return 0;
   ic_moments *top = gradients ? gradients + 3 * (c->n_layers - 1) : NULL;
   R(backward_top)(k, c, &plan, trial, top, out, workspace, workspace);
+  if (top) R(chain_cosines)(c, c->n_layers - 1, 1, top, workspace, workspace);
   int finished = 1;
   for (size_t l = c->n_layers; l-- > 0 && finished;) {
     ic_moments *here = gradients ? gradients + 3 * l : NULL;
     finished = R(backward_range)(k, c, &plan, trial, l, 0, c->layers[l].n_in, NULL, NULL,
                                  here && l ? here - 3 : NULL, here ? here + 2 : NULL, out,
                                  workspace, workspace, cancel);
+    if (finished && here && l) R(chain_cosines)(c, l - 1, 1, here - 3, workspace, workspace);
   }
   return finished;
 }

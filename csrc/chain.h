@@ -4,7 +4,8 @@
  * A layer goes by in slabs of W's rows. A drawn slab is an ordinary contiguous piece of its stream,
  * drawn into cache, multiplied and forgotten; a stored one is read where it lies. The slab's
  * outputs are then finished while they are hot, a block of units at a time: moments of the
- * pre-activations, phi in place, moments of the activations. Panels are as in matmul.h.
+ * pre-activations, phi, moments of the activations; after the last slab, the cosines of both, which
+ * are why pre-activations are kept until then. Panels are as in matmul.h.
  *
  * A range of a layer's outputs is a piece of work of its own (chain_columns), so that threads can
  * share a trial: nothing of it depends on the other outputs but the order in which units are
@@ -18,11 +19,10 @@ enum { IC_SLAB_BYTES = 96 << 10, IC_SLAB_OUTPUT_BYTES = 512 << 10 };
 /* Row strides that are a multiple of this put all rows of a tile into one cache set. */
 enum { IC_CACHE_WAY_BYTES = 4096 };
 
-/* Drawn weights up to this size are kept for the backward pass: with more, drawing them again is as
- * fast as fetching them from memory. */
-#ifndef IC_KEPT_BYTES
-#define IC_KEPT_BYTES ((size_t)4 << 20)
-#endif
+/* Drawn weights up to this size are kept for the backward pass, the others drawn again: what the
+ * last cache level may hold is fetched in less time than it is drawn, and what a thread takes is
+ * bounded. */
+enum { IC_KEPT_BYTES = 32 << 20 };
 
 /* Buffers begin on cache lines. */
 enum { IC_LINE_BYTES = 64 };
@@ -71,10 +71,12 @@ static size_t R(gradient_rows)(size_t n_in, size_t batch) {
 
 /* Where buffers begin in a workspace, in elements. A thread's own: the slab, at 0, the biases of
  * its rows, and for the backward pass a layer's inputs and some rows of gradients, both with the
- * batch along k, and a sum of squares an input. A trial's: two states in turn or, for the backward pass, all of them, the slopes
- * phi' of all but the input, two states' gradients in turn, and weights. */
+ * batch along k, and a sum of squares an input; and scales of rows. A trial's: what a layer's
+ * activations, or gradients by pre-activations, are made of; two states in turn or, for the
+ * backward pass, all of them, the slopes phi' of all but the input, two states' gradients in turn,
+ * and weights. */
 typedef struct {
-  size_t bias, inputs, rows, squares, states, slopes, gradients, kept, total;
+  size_t bias, inputs, rows, squares, scales, before, states, slopes, gradients, kept, total;
   size_t widest; /* elements of the largest state */
 } R(chain_layout);
 
@@ -116,7 +118,9 @@ static R(chain_layout) R(chain_plan)(const ic_chain *c) {
   plan.inputs = plan.bias + chain_round_up(bias, line);
   plan.rows = plan.inputs + inputs;
   plan.squares = plan.rows + chain_round_up(rows * R(chain_slab_stride)(batch), line);
-  plan.states = plan.squares + squares * (sizeof(double) / sizeof(real));
+  plan.scales = plan.squares + squares * (sizeof(double) / sizeof(real));
+  plan.before = plan.scales + chain_round_up(batch * (sizeof(double) / sizeof(real)), line);
+  plan.states = plan.before + widest;
   if (!c->backward) {
     plan.total = plan.states + 2 * widest;
     return plan;
@@ -151,6 +155,11 @@ static real *R(chain_slope)(const ic_chain *c, const R(chain_layout) * plan, voi
                             size_t l) {
   const size_t before = plan->slopes - plan->states - R(chain_state_size)(c, 0);
   return R(chain_state)(c, plan, shared, l) + before;
+}
+
+/* The gradient by the pre-activation that state l comes from, l > 0. */
+static real *R(chain_gradient)(const R(chain_layout) * plan, void *shared, size_t l) {
+  return R(chain_aligned)(shared) + plan->gradients + l % 2 * plan->widest;
 }
 
 /* Where the weights of layer l are kept; NULL if they are not. */
@@ -231,12 +240,13 @@ static double R(chain_slopes)(const real *x, real *slope, ptrdiff_t panel, int u
   return (double)U(total)(count);
 }
 
-/* Of `count` units, pre-activations to activations, their phi' to `slope` if that is not NULL; or,
- * if `gradient`, gradients of activations to those of pre-activations, by the slopes. With the
+/* Of `count` units, pre-activations x to activations `out`, their phi' to `slope` if that is not
+ * NULL; or, if `gradient`, gradients of activations to those of pre-activations, by the slopes; all
+ * in panels alike, out may be x. With the
  * moments of before and after if wanted: what needs no order goes into moments, the rest to
  * `units`, or into moments too if that is NULL. */
-static void R(chain_finish)(const ic_layer *layer, const int gradient, real *x, real *slope,
-                            ptrdiff_t panel, size_t count, size_t batch, ic_moments *moments,
+static void R(chain_finish)(const ic_layer *layer, const int gradient, const real *x, real *out,
+                            real *slope, ptrdiff_t panel, size_t count, size_t batch, ic_moments *moments,
                             ic_unit *units) {
   /* relu' is 0 exactly where relu is */
   const int saturated_are_zeros =
@@ -244,7 +254,8 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, real *x, 
   const int count_saturated =
       moments && !saturated_are_zeros && layer->saturation == layer->saturation;
   ic_unit merged[2 * IC_UNIT_BLOCK];
-  for (size_t u = 0; u < count; u += IC_UNIT_BLOCK, x += 16 * IC_UNIT_BLOCK) {
+  for (size_t u = 0; u < count;
+       u += IC_UNIT_BLOCK, x += 16 * IC_UNIT_BLOCK, out += 16 * IC_UNIT_BLOCK) {
     const int block = count - u < IC_UNIT_BLOCK ? (int)(count - u) : IC_UNIT_BLOCK;
     ic_unit *found = units ? units + 2 * u : merged;
     if (moments) R(moments_block)(x, 16, panel, block, batch, found, 2, moments);
@@ -253,15 +264,15 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, real *x, 
       if (count_saturated) moments[0].saturated += saturated;
     }
     for (size_t b = 0; b < batch; b += 16) {
-      real *at = x + (ptrdiff_t)(b / 16) * panel;
+      const ptrdiff_t at = (ptrdiff_t)(b / 16) * panel;
       if (gradient)
-        for (ptrdiff_t i = 0, s = at - x; i < 16 * block; i += 16)
-          V(store)(at + i, V(mul)(V(load)(at + i), V(load)(slope + s + i)));
+        for (ptrdiff_t i = at; i < at + 16 * block; i += 16)
+          V(store)(out + i, V(mul)(V(load)(x + i), V(load)(slope + i)));
       else
-        R(apply)(at, at, (size_t)(16 * block), layer->activation, (real)layer->parameter, 0);
+        R(apply)(x + at, out + at, (size_t)(16 * block), layer->activation, (real)layer->parameter, 0);
     }
     if (slope) slope += 16 * IC_UNIT_BLOCK;
-    if (moments) R(moments_block)(x, 16, panel, block, batch, found + 1, 2, moments + 1);
+    if (moments) R(moments_block)(out, 16, panel, block, batch, found + 1, 2, moments + 1);
     if (moments && !units) merge_units(found, 2, (size_t)block, batch, moments);
   }
   if (moments && !gradient && saturated_are_zeros) moments[0].saturated = moments[1].zeros;
@@ -277,6 +288,7 @@ static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_
   const size_t n_in = layer->n_in, n_out = layer->n_out, batch = c->batch;
   const size_t panel = R(chain_panel)(n_out), stride = R(chain_slab_stride)(n_in);
   real *in = R(chain_state)(c, plan, shared, l), *out = R(chain_state)(c, plan, shared, l + 1);
+  real *pre = R(chain_aligned)(shared) + plan->before;
   real *slope = c->backward ? R(chain_slope)(c, plan, shared, l + 1) : NULL;
   real *slab = R(chain_aligned)(own), *bias_slab = slab + plan->bias;
   real *kept = R(chain_kept)(c, plan, shared, l);
@@ -312,10 +324,10 @@ static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_
                  &layer->bias.distribution);
       bias = bias_slab;
     }
-    R(multiply)(w, w_stride, rows, n_in, bias, in, (ptrdiff_t)R(chain_panel)(n_in), out + 16 * o,
+    R(multiply)(w, w_stride, rows, n_in, bias, in, (ptrdiff_t)R(chain_panel)(n_in), pre + 16 * o,
                 (ptrdiff_t)panel, (batch + 15) / 16);
     if (batch)
-      R(chain_finish)(layer, 0, out + 16 * o, slope ? slope + 16 * o : NULL, (ptrdiff_t)panel,
+      R(chain_finish)(layer, 0, pre + 16 * o, out + 16 * o, slope ? slope + 16 * o : NULL, (ptrdiff_t)panel,
                       rows, batch, moments, units ? units + 2 * o : NULL);
     if (y && l + 1 == c->n_layers) R(chain_copy)(out, panel, batch, o, o + rows, y, n_out);
   }
@@ -335,6 +347,23 @@ static int R(chain_columns)(const ic_kernels *k, const ic_chain *c, uint64_t tri
                         cancel);
 }
 
+/* The cosines of a layer, while its panels are there: of pre-activation and activation or, if
+ * `gradient`, of the gradients by activation and pre-activation.
+ * Domain, error and determinism: those of `mean_cosine`. */
+static void R(chain_cosines)(const ic_chain *c, size_t l, int gradient, ic_moments *moments,
+                             void *shared, void *own) {
+  const ic_fpmode mode = fpmode_enter();
+  const R(chain_layout) plan = R(chain_plan)(c);
+  const size_t n = c->layers[l].n_out, panel = R(chain_panel)(n);
+  const real *before = R(chain_aligned)(shared) + plan.before;
+  const real *after = gradient ? R(chain_gradient)(&plan, shared, l + 1)
+                               : R(chain_state)(c, &plan, shared, l + 1);
+  double *scales = (double *)(void *)(R(chain_aligned)(own) + plan.scales);
+  moments[0].cosine = R(mean_cosine)(before, panel, n, c->batch, scales);
+  moments[1].cosine = R(mean_cosine)(after, panel, n, c->batch, scales);
+  fpmode_leave(mode);
+}
+
 /* Domain: at least one layer; any sizes, zero included; any values. batch < 2^32. Max error: one
  * rounding a fma, phi's ulps; statistics as in moments.h. Determinism: the same bits for every
  * instruction set and however a layer is cut into columns; a drawn matrix gives what the same
@@ -344,8 +373,11 @@ static int R(chain)(const ic_kernels *k, const ic_chain *c, uint64_t trial, ic_m
   const R(chain_layout) plan = R(chain_plan)(c);
   int finished = 1;
   R(chain_input)(k, c, trial, workspace);
-  for (size_t l = 0; l < c->n_layers && finished; l++)
-    finished = R(chain_range)(k, c, &plan, trial, l, 0, c->layers[l].n_out, NULL,
-                              moments ? moments + 2 * l : NULL, y, workspace, workspace, cancel);
+  for (size_t l = 0; l < c->n_layers && finished; l++) {
+    ic_moments *here = moments ? moments + 2 * l : NULL;
+    finished = R(chain_range)(k, c, &plan, trial, l, 0, c->layers[l].n_out, NULL, here, y,
+                              workspace, workspace, cancel);
+    if (finished && here) R(chain_cosines)(c, l, 0, here, workspace, workspace);
+  }
   return finished;
 }

@@ -43,11 +43,16 @@ typedef struct {
   double m2;        /* sum of squared deviations from the mean */
   double abs_max;   /* largest |x|, NaN left out */
   double zeros, saturated, nonfinite; /* counts; saturated is NaN where phi' has no finite bound */
+  double m3, m4;    /* sums of third and fourth powers of deviations from the mean */
+  double within;    /* sum of squared deviations from the mean of the unit */
+  double dead;      /* count of the values of units that are zero for the whole batch */
+  double overflows; /* count of the values that are infinite in float16 */
+  double cosine;    /* mean cosine of two rows of a layer's batch; 0 where it has not been taken */
 } ic_moments;
 
-/* What a unit (an output over the batch) brings to a merge; m2 as above. */
+/* What a unit (an output over the batch) brings to a merge; m2, m3 and m4 as above. */
 typedef struct {
-  double mean, m2;
+  double mean, m2, m3, m4;
 } ic_unit;
 
 /* Where a matrix (rows, columns) comes from: stored, or drawn row by row and never stored. */
@@ -167,7 +172,8 @@ struct ic_kernels {
   /* One trial in pieces, for several threads: chain_input; then of each layer, before the next,
    * chain_columns over ranges of its outputs that cover them, and chain_merge into the zeroed
    * moments (2) of the layer. `shared` is the trial's workspace, `own` the thread's, perhaps the
-   * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics.
+   * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics; then
+   * chain_cosines into the same moments, before the next layer.
    * chain_merge: units (n, states) of `batch` values each, parts (n_parts, states). */
   void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
   void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
@@ -179,6 +185,12 @@ struct ic_kernels {
                            void *shared, void *own, const volatile int32_t *cancel);
   void (*chain_merge)(const ic_unit *units, int states, size_t n, size_t batch,
                       const ic_moments *parts, size_t n_parts, ic_moments *);
+  /* The cosines of layer `layer`, into moments (2): of its pre-activation and activation or, if
+   * `gradient`, of the gradients by activation and pre-activation. */
+  void (*chain_cosines_f32)(const ic_chain *, size_t layer, int gradient, ic_moments *moments,
+                            void *shared, void *own);
+  void (*chain_cosines_f64)(const ic_chain *, size_t layer, int gradient, ic_moments *moments,
+                            void *shared, void *own);
   /* One trial forward and backward, of a chain with `backward` set. gradients: (n_layers, 3), with
    * respect to activation, pre-activation and weight, or NULL; of the weight's only count and m2,
    * here the sum of squares about 0. */
@@ -192,7 +204,8 @@ struct ic_kernels {
    * (2) of the last layer's activation and pre-activation; then of each layer, from the last one,
    * chain_backward_columns over ranges of its inputs that cover them, and chain_merge twice: units
    * (n_in, 2) and parts (2) into the two of the layer below, and weight_units (n_in), each of n_out
-   * values, into the weight's. NULL for no statistics; layer 0 has no layer below. */
+   * values, into the weight's; and chain_cosines after chain_output_gradient and into the two of
+   * each layer below. NULL for no statistics; layer 0 has no layer below. */
   void (*chain_output_gradient_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
                                     ic_moments *, const ic_gradients *, void *shared, void *own);
   void (*chain_output_gradient_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,

@@ -70,6 +70,8 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->chain_columns_f32 = chain_columns_f32;
   k->chain_columns_f64 = chain_columns_f64;
   k->chain_merge = chain_merge;
+  k->chain_cosines_f32 = chain_cosines_f32;
+  k->chain_cosines_f64 = chain_cosines_f64;
   k->chain_backward_f32 = chain_backward_f32;
   k->chain_backward_f64 = chain_backward_f64;
   k->chain_output_gradient_f32 = chain_output_gradient_f32;

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Moments of units: a unit is one weight row's outputs over the batch. Two passes a unit, in
  * float64 from the values as stored: value b goes to lane b % 16, the lanes fold l + 8, + 4, + 2,
- * + 1; first the sum, then the squared deviations from the mean. Units are merged in index order
- * (Chan, Golub & LeVeque 1983):
+ * + 1; first the sum, then the powers of the deviations from the mean. Units are merged in index
+ * order (Chan, Golub & LeVeque 1983; Pebay 2008, SAND2008-6212, for the third and fourth powers):
  *
- *     n = a + b;  d = mean_b - mean_a;  mean = fma(d, b/n, mean_a);
- *     m2 = m2_a + fma(d*d, a*b/n, m2_b)
+ *     n = a + b;  p = a/n;  s = b/n;  w = a*b/n;  d = mean_b - mean_a;  mean = fma(d, s, mean_a)
+ *     m2 = m2_a + fma(d*d, w, m2_b)
+ *     m3 = m3_a + fma(d, fma(d*d*w, p - s, 3 (p m2_b - s m2_a)), m3_b)
+ *     q  = fma(d*d*w, 1 - 3 p s, 6 (p^2 m2_b + s^2 m2_a))
+ *     m4 = m4_a + fma(d, fma(d, q, 4 (p m3_b - s m3_a)), m4_b)
  *
  * so the bits do not depend on how the units came to be grouped. Panels hold 16 values of a unit:
  * value b of unit u is x[u * unit + b/16 * panel + b%16]. */
@@ -18,35 +21,82 @@
 /* Units at once: what takes divisions, means and the weights of a merge, is one vector's. */
 enum { IC_UNIT_BLOCK = 16 };
 
-/* Merges `n` units of `batch` values, units[u * states + s], into m[s]; their counts are equal. The
- * recurrences of all states run side by side: each waits for itself alone. */
+/* The least |x| that float16 rounds to infinity: half way from its largest, 65504, to 65536. */
+#define IC_FLOAT16_OVERFLOW 65520
+
+/* Merges `n` units of `batch` values, units[u * states + s], into m[s]; their counts are equal.
+ * Only what waits for itself goes unit by unit, of all states side by side: the mean, and the sums
+ * of what is then a vector of terms. */
 IC_INLINE void merge_units(const ic_unit *units, const int states, size_t n, size_t batch,
                            ic_moments *m) {
   static const double index[IC_UNIT_BLOCK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  double share[IC_UNIT_BLOCK], weight[IC_UNIT_BLOCK], mean[2], m2[2];
+  double share[IC_UNIT_BLOCK];
+  ic_moments sum[2];
+  /* of each unit: its own, those of all before it, and terms of a sum */
+  double d[2][IC_UNIT_BLOCK], m2[2][IC_UNIT_BLOCK], m3[2][IC_UNIT_BLOCK], m4[2][IC_UNIT_BLOCK];
+  double sum2[2][IC_UNIT_BLOCK], sum3[2][IC_UNIT_BLOCK], terms[2][IC_UNIT_BLOCK];
   for (int s = 0; s < states; s++) { /* nothing to differ from yet, and d*d might overflow */
     const int first = m[s].count == 0 && units[s].mean - units[s].mean == 0;
-    mean[s] = first ? units[s].mean : m[s].mean;
-    m2[s] = m[s].m2;
+    sum[s] = m[s];
+    if (first) sum[s].mean = units[s].mean;
+    for (int i = 0; i < IC_UNIT_BLOCK; i++)
+      d[s][i] = m2[s][i] = m3[s][i] = m4[s][i] = sum2[s][i] = sum3[s][i] = 0;
   }
-  const f64x16 b = f64_set((double)batch);
+  const f64x16 b = f64_set((double)batch), one = f64_set(1), three = f64_set(3), four = f64_set(4),
+               six = f64_set(6);
   for (size_t u = 0; u < n; u += IC_UNIT_BLOCK, units += IC_UNIT_BLOCK * states) {
     const int block = n - u < IC_UNIT_BLOCK ? (int)(n - u) : IC_UNIT_BLOCK;
     const double before = m->count + (double)u * (double)batch;
     const f64x16 a = f64_fma(f64_load(index), b, f64_set(before)), total = f64_add(a, b);
-    f64_store(share, f64_div(b, total));
-    f64_store(weight, f64_div(f64_mul(a, b), total));
+    const f64x16 p = f64_div(a, total), s_b = f64_div(b, total);
+    const f64x16 w = f64_div(f64_mul(a, b), total), ps = f64_mul(p, s_b);
+    const f64x16 skew = f64_sub(p, s_b), flat = f64_fnma(three, ps, one);
+    f64_store(share, s_b);
     for (int i = 0; i < block; i++)
       for (int s = 0; s < states; s++) {
-        const double d = units[i * states + s].mean - mean[s];
-        mean[s] = fma(d, share[i], mean[s]);
-        m2[s] = m2[s] + fma(d * d, weight[i], units[i * states + s].m2);
+        const ic_unit *unit = units + i * states + s;
+        d[s][i] = unit->mean - sum[s].mean;
+        sum[s].mean = fma(d[s][i], share[i], sum[s].mean);
+        m2[s][i] = unit->m2;
+        m3[s][i] = unit->m3;
+        m4[s][i] = unit->m4;
       }
+    for (int s = 0; s < states; s++) {
+      const f64x16 v = f64_load(d[s]);
+      f64_store(terms[s], f64_fma(f64_mul(v, v), w, f64_load(m2[s])));
+    }
+    for (int i = 0; i < block; i++)
+      for (int s = 0; s < states; s++) {
+        sum2[s][i] = sum[s].m2;
+        sum[s].m2 += terms[s][i];
+        sum[s].within += m2[s][i];
+      }
+    for (int s = 0; s < states; s++) {
+      const f64x16 v = f64_load(d[s]), square = f64_mul(f64_mul(v, v), w);
+      const f64x16 both = f64_fma(p, f64_load(m2[s]), f64_neg(f64_mul(s_b, f64_load(sum2[s]))));
+      const f64x16 inner = f64_fma(square, skew, f64_mul(three, both));
+      f64_store(terms[s], f64_fma(v, inner, f64_load(m3[s])));
+    }
+    for (int i = 0; i < block; i++)
+      for (int s = 0; s < states; s++) {
+        sum3[s][i] = sum[s].m3;
+        sum[s].m3 += terms[s][i];
+      }
+    for (int s = 0; s < states; s++) {
+      const f64x16 v = f64_load(d[s]), square = f64_mul(f64_mul(v, v), w);
+      const f64x16 before2 = f64_mul(f64_mul(s_b, s_b), f64_load(sum2[s]));
+      const f64x16 both = f64_fma(f64_mul(p, p), f64_load(m2[s]), before2);
+      const f64x16 q = f64_fma(square, flat, f64_mul(six, both));
+      const f64x16 odd = f64_fma(p, f64_load(m3[s]), f64_neg(f64_mul(s_b, f64_load(sum3[s]))));
+      const f64x16 r = f64_fma(v, q, f64_mul(four, odd));
+      f64_store(terms[s], f64_fma(v, r, f64_load(m4[s])));
+    }
+    for (int i = 0; i < block; i++)
+      for (int s = 0; s < states; s++) sum[s].m4 += terms[s][i];
   }
   for (int s = 0; s < states; s++) {
-    m[s].mean = mean[s];
-    m[s].m2 = m2[s];
-    m[s].count += (double)n * (double)batch;
+    sum[s].count += (double)n * (double)batch;
+    m[s] = sum[s];
   }
 }
 
@@ -63,6 +113,8 @@ static void chain_merge(const ic_unit *units, int states, size_t n, size_t batch
     sum->zeros += parts[i].zeros;
     sum->saturated += parts[i].saturated;
     sum->nonfinite += parts[i].nonfinite;
+    sum->dead += parts[i].dead;
+    sum->overflows += parts[i].overflows;
   }
   fpmode_leave(mode);
 }
@@ -100,21 +152,48 @@ IC_INLINE f64x16 R(unit_sum)(const real *x, ptrdiff_t panel, size_t batch, f64x1
   return sum;
 }
 
-IC_INLINE f64x16 R(unit_m2)(const real *x, ptrdiff_t panel, size_t batch, f64x16 one,
-                            double mean) {
+/* The lanes of the sums of squares, cubes and fourth powers of deviations from the mean. */
+typedef struct {
+  f64x16 m2, m3, m4;
+} R(ic_powers);
+
+IC_INLINE R(ic_powers) R(add_powers)(R(ic_powers) sum, f64x16 d) {
+  const f64x16 square = f64_mul(d, d);
+  sum.m2 = f64_fma(d, d, sum.m2);
+  sum.m3 = f64_fma(square, d, sum.m3);
+  sum.m4 = f64_fma(square, square, sum.m4);
+  return sum;
+}
+
+IC_INLINE R(ic_powers) R(unit_powers)(const real *x, ptrdiff_t panel, size_t batch, double mean) {
   const int rest = (int)(batch % 16);
   const f64x16 minus_mean = f64_set(-mean);
-  f64x16 m2 = f64_zero();
-  for (size_t p = 0; p < batch / 16; p++, x += panel) {
-    const f64x16 d = f64_half_fma_add(IC_LOAD_WIDE(x), one, minus_mean);
-    m2 = f64_fma(d, d, m2);
-  }
+  R(ic_powers) sum = {f64_zero(), f64_zero(), f64_zero()};
+  for (size_t p = 0; p < batch / 16; p++, x += panel)
+    sum = R(add_powers)(sum, f64_add(IC_LOAD_WIDE(x), minus_mean));
   if (rest) {
-    f64x16 d = f64_add(IC_WIDEN(V(load_first)(x, rest)), minus_mean);
-    d = f64_select(m64_first(rest), d, f64_zero());
-    m2 = f64_fma(d, d, m2);
+    const f64x16 d = f64_add(IC_WIDEN(V(load_first)(x, rest)), minus_mean);
+    sum = R(add_powers)(sum, f64_select(m64_first(rest), d, f64_zero()));
   }
-  return m2;
+  return sum;
+}
+
+/* Whether all values are zero. */
+static int R(unit_is_zero)(const real *x, ptrdiff_t panel, size_t batch) {
+  for (size_t b = 0; b < batch; b++)
+    if (x[(ptrdiff_t)(b / 16) * panel + (ptrdiff_t)(b % 16)] != 0) return 0;
+  return 1;
+}
+
+/* Counts the values that float16 rounds to infinity. */
+static double R(unit_overflows)(const real *x, ptrdiff_t panel, size_t batch) {
+  const vreal limit = V(set)(IC_FLOAT16_OVERFLOW);
+  vbits n = U(set)(0);
+  for (size_t b = 0; b < batch; b += 16, x += panel) {
+    const vreal v = V(load_first)(x, batch - b < 16 ? (int)(batch - b) : 16);
+    n = U(count)(n, V(le)(limit, V(abs)(v)));
+  }
+  return (double)U(total)(n);
 }
 
 /* Counts the values that are not finite, value by value; *abs_max passes over NaN. */
@@ -132,26 +211,38 @@ static double R(unit_nonfinite)(const real *x, ptrdiff_t panel, size_t batch, do
  * out[u * states], what needs no order into m. */
 static void R(moments_block)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int units,
                              size_t batch, ic_unit *out, int states, ic_moments *m) {
-  _Alignas(64) double lanes[16 * IC_UNIT_BLOCK], means[IC_UNIT_BLOCK], m2[IC_UNIT_BLOCK];
+  _Alignas(64) double lanes[3][16 * IC_UNIT_BLOCK], sums[4][IC_UNIT_BLOCK];
   R(ic_common) common = {V(zero)(), U(set)(0)};
   const f64x16 one = f64_one();
-  for (int u = units; u < IC_UNIT_BLOCK; u++) f64_store(lanes + 16 * u, f64_zero());
+  for (int u = units; u < IC_UNIT_BLOCK; u++)
+    for (int i = 0; i < 3; i++) f64_store(lanes[i] + 16 * u, f64_zero());
   for (int u = 0; u < units; u++)
-    f64_store(lanes + 16 * u, R(unit_sum)(x + u * unit, panel, batch, one, &common));
-  f64_store(means, f64_div(f64_fold_rows(lanes), f64_set((double)batch)));
-  for (int u = 0; u < units; u++)
-    f64_store(lanes + 16 * u, R(unit_m2)(x + u * unit, panel, batch, one, means[u]));
-  f64_store(m2, f64_fold_rows(lanes));
+    f64_store(lanes[0] + 16 * u, R(unit_sum)(x + u * unit, panel, batch, one, &common));
+  f64_store(sums[0], f64_div(f64_fold_rows(lanes[0]), f64_set((double)batch)));
+  for (int u = 0; u < units; u++) {
+    const R(ic_powers) powers = R(unit_powers)(x + u * unit, panel, batch, sums[0][u]);
+    f64_store(lanes[0] + 16 * u, powers.m2);
+    f64_store(lanes[1] + 16 * u, powers.m3);
+    f64_store(lanes[2] + 16 * u, powers.m4);
+  }
+  for (int i = 0; i < 3; i++) f64_store(sums[i + 1], f64_fold_rows(lanes[i]));
 
   int finite = 1; /* a unit with a value that is not finite has no finite mean */
   for (int u = 0; u < units; u++) {
-    out[u * states] = (ic_unit){means[u], m2[u]};
-    finite &= means[u] - means[u] == 0;
+    const ic_unit found = {sums[0][u], sums[1][u], sums[2][u], sums[3][u]};
+    out[u * states] = found;
+    finite &= found.mean - found.mean == 0;
+    /* squares may underflow, so both being 0 is no proof */
+    if (found.mean == 0 && found.m2 == 0 && R(unit_is_zero)(x + u * unit, panel, batch))
+      m->dead += (double)batch;
   }
   double abs_max = finite ? (double)V(fold_max)(common.abs_max) : 0;
   if (!finite)
     for (int u = 0; u < units; u++)
       m->nonfinite += R(unit_nonfinite)(x + u * unit, panel, batch, &abs_max);
+  if (abs_max >= IC_FLOAT16_OVERFLOW)
+    for (int u = 0; u < units; u++)
+      m->overflows += R(unit_overflows)(x + u * unit, panel, batch);
   if (abs_max > m->abs_max) m->abs_max = abs_max;
   m->zeros += (double)U(total)(common.zeros);
 }
@@ -168,6 +259,55 @@ static void R(moments)(const real *x, size_t units, size_t batch, ic_moments *m)
     merge_units(found, 1, (size_t)block, batch, m);
   }
   fpmode_leave(mode);
+}
+
+/* The mean cosine of two rows of a batch, over all units: with x^ = x / |x|, B rows that are not
+ * zero, (|sum_b x^_b|^2 - B) / (B (B - 1)). It needs a layer's row norms before its sums, so it looks
+ * twice at x in panels, where it lies in cache: for the norms, and for each unit's sum of x^.
+ * Squared norms sum over even and over odd units in ascending order, then both; the squares of the
+ * sums of units u % 16 in ascending order, then the lanes fold. scales: room for a double a row,
+ * rounded up to 16. Row norms that underflow float64 are those of zero rows.
+ * Domain: any x. Max error: of the formula in float64; NaN where a norm is not finite or B < 2.
+ * Determinism: it always takes whole layers. */
+static double R(mean_cosine)(const real *x, size_t panel, size_t units, size_t batch,
+                             double *scales) {
+  const f64x16 one = f64_set(1), zero = f64_zero();
+  double rows = 0;
+  for (size_t b = 0; b < batch; b += 16) {
+    const int lanes = batch - b < 16 ? (int)(batch - b) : 16;
+    const real *at = x + b / 16 * panel;
+    f64x16 even = zero, odd = zero;
+    for (size_t u = 0; u + 1 < units; u += 2) {
+      const f64x16 v = IC_LOAD_WIDE(at + 16 * u), w = IC_LOAD_WIDE(at + 16 * u + 16);
+      even = f64_fma(v, v, even);
+      odd = f64_fma(w, w, odd);
+    }
+    if (units % 2) {
+      const f64x16 v = IC_LOAD_WIDE(at + 16 * (units - 1));
+      even = f64_fma(v, v, even);
+    }
+    const f64x16 squares = f64_select(m64_first(lanes), f64_add(even, odd), zero);
+    const double sum = f64_fold_add(squares);
+    if (sum - sum != 0) return NAN;
+    const m64x16 alive = f64_lt(zero, squares);
+    f64_store(scales + b, f64_select(alive, f64_div(one, f64_sqrt(squares)), zero));
+    for (unsigned bits = m64_bits(alive); bits; bits &= bits - 1) rows++;
+  }
+  if (rows < 2) return NAN;
+  f64x16 total = zero;
+  for (size_t u = 0; u < units; u += IC_UNIT_BLOCK) {
+    _Alignas(64) double sums[16 * IC_UNIT_BLOCK];
+    for (size_t i = 0; i < IC_UNIT_BLOCK; i++) {
+      f64x16 sum = zero;
+      if (u + i < units)
+        for (size_t b = 0; b < batch; b += 16)
+          sum = f64_fma(IC_LOAD_WIDE(x + b / 16 * panel + 16 * (u + i)), f64_load(scales + b), sum);
+      f64_store(sums + 16 * i, sum);
+    }
+    const f64x16 v = f64_fold_rows(sums);
+    total = f64_fma(v, v, total);
+  }
+  return (f64_fold_add(total) - rows) / (rows * (rows - 1));
 }
 
 #undef IC_WIDEN

@@ -109,7 +109,7 @@ def run_columns(kernels, spec, cuts, trial=0, y_shape=None):
     shared, own = (np.full(kernels.chain_workspace(chain), 255, np.uint8) for _ in range(2))
     kernels.chain_input(chain, trial, shared)
     for layer, n_out in enumerate(widths[1:]):
-        units = np.full((n_out, 2, 2), np.nan)
+        units = np.full((n_out, 2, _core.UNIT), np.nan)
         parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
         for part, (first, last) in zip(parts, cuts, strict=True):
             assert kernels.chain_columns(
@@ -117,6 +117,7 @@ def run_columns(kernels, spec, cuts, trial=0, y_shape=None):
                 shared, own, np.zeros(1, np.int32),
             )  # fmt: skip
         kernels.chain_merge(units, batch, parts, states[layer])
+        kernels.chain_cosines(chain, layer, False, states[layer], shared, own)
     return states, y
 
 
@@ -164,7 +165,7 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
     cancel = np.zeros(1, np.int32)
     kernels.chain_input(chain, trial, shared)
     for layer, n_out in enumerate(widths[1:]):
-        units = np.full((n_out, 2, 2), np.nan)
+        units = np.full((n_out, 2, _core.UNIT), np.nan)
         parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
         for part, (first, last) in zip(parts, cuts, strict=True):
             ends = int(first * n_out), int(last * n_out)
@@ -172,10 +173,15 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
                 chain, trial, layer, *ends, units, part, None, shared, own, cancel
             )
         kernels.chain_merge(units, batch, parts, states[layer])
+        kernels.chain_cosines(chain, layer, False, states[layer], shared, own)
     kernels.chain_output_gradient(chain, trial, gradients[-1, :2], out, shared, own)
+    kernels.chain_cosines(chain, n_layers - 1, True, gradients[-1, :2], shared, own)
     for layer in reversed(range(n_layers)):
         n_in, n_out = widths[layer : layer + 2]
-        units, weight_units = np.full((n_in, 2, 2), np.nan), np.full((n_in, 1, 2), np.nan)
+        units, weight_units = (
+            np.full((n_in, 2, _core.UNIT), np.nan),
+            np.full((n_in, 1, _core.UNIT), np.nan),
+        )
         parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
         for part, (first, last) in zip(parts, cuts, strict=True):
             ends = int(first * n_in), int(last * n_in)
@@ -184,6 +190,7 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
             )
         if layer:
             kernels.chain_merge(units, batch, parts, gradients[layer - 1, :2])
+            kernels.chain_cosines(chain, layer - 1, True, gradients[layer - 1, :2], shared, own)
         kernels.chain_merge(weight_units, n_out, parts[:0, :1].copy(), gradients[layer, 2:])
     return states, gradients
 

@@ -145,7 +145,7 @@ class TestReference:
 
 
 def second_moments(states):
-    """E[x²] of states (..., 7)."""
+    """E[x²] of states (..., MOMENTS)."""
     return states[..., M2] / states[..., COUNT] + states[..., MEAN] ** 2
 
 
@@ -165,7 +165,7 @@ class TestLaw:
     TRIALS = 4000
 
     def both(self, x, widths, names, laws):
-        """(forward states, gradient states) of dense and of gram trials, (trials, layers, ., 7)."""
+        """(forward states, gradient states) of dense and of gram trials, (trials, layers, ., MOMENTS)."""
         kernels = _core.default()
         dense = gram_spec(x, widths, names, laws, backward=True)
         gram = gram_spec(x, widths, names, laws, backward=True, weights=[
@@ -199,8 +199,8 @@ class TestLaw:
         x[-1] = x[0]
         tables = []
         for states, gradients in self.both(x, widths, names, laws):
-            columns = (*states.transpose(1, 2, 0, 3).reshape(6, -1, 7),
-                       *gradients.transpose(1, 2, 0, 3).reshape(9, -1, 7))  # fmt: skip
+            columns = (*states.transpose(1, 2, 0, 3).reshape(6, -1, _core.MOMENTS),
+                       *gradients.transpose(1, 2, 0, 3).reshape(9, -1, _core.MOMENTS))  # fmt: skip
             energies = np.array([second_moments(column) for column in columns])
             alive = energies.min(axis=0) > 0
             assert np.mean(alive) > 0.5
@@ -288,7 +288,7 @@ class TestKernel:
         spec = gram_spec(np.ones((3, 4)), [4, 5], ["relu"], [(1.0, None, None)])
         chain = _core.Chain(*spec)
         workspace = np.empty(kernels.gram_workspace(chain), np.uint8)
-        states = np.zeros((1, 1, 2, 7))
+        states = np.zeros((1, 1, 2, _core.MOMENTS))
         stop = np.ones(1, np.int32)
         streams = np.zeros(1, np.uint64)
         assert not kernels.gram(chain, streams, 0, 1, states, None, workspace, stop)

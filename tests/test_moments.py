@@ -13,7 +13,6 @@ from initcore.reference import moments as reference
 from kernel_calls import EDGES, SMALL, moments, same_bits, unaligned
 
 COUNTED = [0, 3, 4, 6]  # count, abs_max, zeros, nonfinite
-DEFINED = [0, 1, 2, 3, 4, 6]  # all but the saturated, which only a chain knows
 
 
 def scalar(field):
@@ -30,7 +29,7 @@ def scalar(field):
 def test_equals_the_reference(kernels, units, batch, seed, offset, dtype):
     """Bit for bit: lanes, folds and merges have one order."""
     x = (np.random.default_rng(seed).normal(size=(units, batch)) + offset).astype(dtype)
-    assert same_bits(moments(kernels, x)[DEFINED], reference.moments(x)[DEFINED])
+    assert same_bits(moments(kernels, x), reference.moments(x))
 
 
 @pytest.mark.parametrize("batch", [n for n in EDGES if n])
@@ -58,6 +57,51 @@ def test_units_continue_a_state(kernels, rng, dtype):
     x = rng.normal(size=(9, 21)).astype(dtype)
     for cut in (1, 4, 8):
         assert same_bits(moments(kernels, x[cut:], moments(kernels, x[:cut])), moments(kernels, x))
+
+
+@pytest.mark.parametrize(("units", "batch"), [(1, 1), (3, 5), (17, 33), (40, 16)])
+def test_powers_of_deviations_against_rationals(kernels, units, batch, rng, dtype):
+    """Σ(x − mean)³ and ⁴ over all entries, and Σ(x − mean of the unit)², merged or not."""
+    x = (rng.normal(size=(units, batch)) * rng.uniform(0.1, 3, (units, 1)) + 0.5).astype(dtype)
+    rows = [[Fraction(float(v)) for v in row] for row in x]
+    entries = [v for row in rows for v in row]
+    mean = sum(entries) / len(entries)
+    state = dict(zip(reference.FIELDS, moments(kernels, x), strict=True))
+    slack = Fraction(len(entries), 2**52)
+    for name, power in (("m3", 3), ("m4", 4)):
+        exact = sum((v - mean) ** power for v in entries)
+        size = sum((abs(v) + abs(mean)) ** power for v in entries)
+        assert abs(Fraction(state[name]) - exact) <= slack * size
+    within = sum(sum((v - sum(row) / batch) ** 2 for v in row) for row in rows)
+    size = sum(v**2 for v in entries)
+    assert abs(Fraction(state["within"]) - within) <= slack * size
+
+
+def test_dead_units_are_zero_for_the_whole_batch(kernels, dtype):
+    """Counted by entries; −0 is zero, and squares that underflow or values that cancel are not."""
+    tiny = np.finfo(dtype).smallest_subnormal
+    for batch in (1, 15, 16, 17, 40):
+        x = np.zeros((6, batch), dtype)
+        x[1] = -0.0
+        x[2, -1] = tiny
+        x[3, 0], x[3, -1] = 1e-30, -1e-30 if batch > 1 else 1e-30
+        x[4] = np.nan
+        x[5] = 3
+        assert moments(kernels, x)[reference.DEAD] == 2 * batch
+
+
+def test_float16_overflows_from_half_way_to_the_next_power(kernels, dtype):
+    """65519.996 rounds to 65504, 65520 to infinity, as NumPy has it; NaN is neither."""
+    edge = np.array(65520, dtype)
+    values = [edge, -edge, np.nextafter(edge, dtype.type(0)), 65504, np.inf, -np.inf, np.nan, 1, 0]
+    with np.errstate(over="ignore"):
+        for batch in (1, 16, 17, 33):
+            x = np.resize(np.array(values, dtype), (9, batch))
+            overflows = np.isinf(x.astype(np.float16)).sum()
+            assert moments(kernels, x)[reference.OVERFLOWS] == overflows
+            finite = np.where(np.isfinite(x), x, 1)
+            overflows = np.isinf(finite.astype(np.float16)).sum()
+            assert moments(kernels, finite)[reference.OVERFLOWS] == overflows
 
 
 def test_no_cancellation(kernels):
@@ -148,6 +192,38 @@ def test_kaiming_conserves_the_second_moment_not_the_variance():
     assert abs(scalar(stats.second_moment) - 1) <= 5 * np.sqrt(5 / n)
     assert abs(scalar(stats.variance) - 0.6816901138) <= 5 * np.sqrt(5 / n)
     assert abs(scalar(stats.zero_fraction) - 0.5) <= 5 * np.sqrt(0.25 / n)
+
+
+def test_kurtosis_of_known_distributions():
+    """3 of a normal, 9/5 of a uniform, 1 of two values, and of relu of a normal, whose moments are
+    half the normal's."""
+    n = 1 << 20
+    z = ic.normal()((n,), seed=5, name="z", dtype=np.float64)
+    assert abs(scalar(ic.moments(z).kurtosis) - 3) <= 5 * np.sqrt(24 / n)
+    u = ic.uniform(-1, 1)((n,), seed=5, name="u", dtype=np.float64)
+    assert abs(scalar(ic.moments(u).kurtosis) - 9 / 5) <= 0.005
+    assert scalar(ic.moments(np.array([-1.0, 1, -1, 1])).kurtosis) == 1
+    m1, m2, m3, m4 = 1 / np.sqrt(2 * np.pi), 1 / 2, np.sqrt(2 / np.pi), 3 / 2
+    fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
+    measured = scalar(ic.moments(np.maximum(z, 0)).kurtosis)
+    assert abs(measured - fourth / (m2 - m1**2) ** 2) <= 0.05
+
+
+def test_kurtosis_is_known_where_float64_has_the_fourth_powers():
+    assert scalar(ic.moments(np.array([1e-60, -1e-60])).kurtosis) == pytest.approx(1, rel=1e-13)
+    assert scalar(ic.moments(np.array([1e70, -1e70])).kurtosis) == pytest.approx(1, rel=1e-13)
+    for x in ([2.0, 2.0], [1e-90, -1e-90], [1e90, -1e90], [np.inf, 1.0], [np.nan]):
+        assert np.isnan(scalar(ic.moments(np.array(x)).kurtosis))
+
+
+def test_variance_within_units_and_between():
+    """Columns of a batch are units: their means differ by 10, within them the variance is 1."""
+    x = np.array([[-1.0, 9], [1, 11]])
+    stats = ic.moments(x)
+    assert scalar(stats.batch_variance) == 1
+    assert scalar(stats.variance) == 26
+    assert scalar(ic.moments(x.T).batch_variance) == 25
+    assert scalar(ic.moments(np.array([[0.0, 1, 0], [0, 0, 0]])).dead_fraction) == 2 / 3
 
 
 @pytest.mark.parametrize("x", [np.array([1, 2 + 3j]), np.array(["a"]), np.array([object()])])

@@ -143,3 +143,21 @@ def test_no_pyplot_and_no_global_state():
 def test_importing_initcore_does_not_import_matplotlib():
     code = "import sys, initcore; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_scalings_have_a_line_each(tmp_path):
+    results = ic.compare_scalings(["sqrt_dk", "none", "constant(0)"], d_model=16, seq=5, trials=2)
+    for figure in (results.plot(tmp_path / "a.svg"), results[0].plot()):
+        left, right = figure.axes
+        measured, theory = left.collections
+        shown = [result.rows.logit_var**0.5 for result in results][: len(measured.get_offsets())]
+        at = np.ma.filled(measured.get_offsets()[:, 0], np.nan)
+        visible = [np.nan if value == 0 else value for value in shown]
+        np.testing.assert_allclose(at, visible)
+        predicted = np.ma.filled(theory.get_offsets()[:, 0], np.nan)
+        np.testing.assert_allclose(predicted[0], results[0].theory.rows.logit_var ** 0.5)
+        keys = np.ma.filled(right.collections[0].get_offsets()[:, 0], np.nan)
+        np.testing.assert_allclose(keys[0], results[0].rows.keys_share)
+    assert (tmp_path / "a.svg").read_text("utf-8").startswith("<?xml")
+    with pytest.raises(ValueError, match="path must end in"):
+        results.plot(tmp_path / "a.txt")

@@ -215,7 +215,7 @@ class TestBackward:
 
     def test_fan_in_holds_forward_and_fan_out_backward(self):
         """Where a chain narrows by half a layer the two differ by the factor of the widths."""
-        widths = [1024, 512, 256, 128, 64, 32]
+        widths = [256, 128, 64, 32, 16]
         fan_in, fan_out = ic.compare_inits(
             ["kaiming_normal", "kaiming_normal(mode='fan_out')"], widths, batch=8, backward=True
         )
@@ -228,7 +228,7 @@ class TestBackward:
     def test_wide_layers_meet_the_theory(self, name):
         """E φ′(h)² σ² n_out a layer, to a few parts in the width."""
         result = ic.propagate(
-            [400] * 5, activation=name, init="lecun_normal", bias="normal(0.3)", batch=4,
+            [200] * 4, activation=name, init="lecun_normal", bias="normal(0.3)", batch=4,
             trials=100, backward=True,
         )  # fmt: skip
         for side in ("grad_pre", "grad_post", "grad_weight"):
@@ -317,6 +317,37 @@ class TestBackward:
         for row, side in ((by_h, result.grad_pre), (by_x, result.grad_post)):
             shown = measured(side.second_moment[0], side.se.second_moment[0])
             assert row.rpartition("  ")[0].rstrip().endswith(shown)
+
+
+class TestAlike:
+    def test_inputs_of_relu_layers_become_alike(self):
+        """Independent rows have cosine 0 in the first h, and the arc-cosine kernel's after relu:
+        1/π for φ = relu at c = 0 (Cho & Saul 2009)."""
+        result = ic.propagate([400] * 4, batch=8, trials=100, backward=True)
+        pre, post, gradient = result.pre, result.post, result.grad_post
+        assert near(pre.cosine[0], pre.se.cosine[0], 0)
+        assert near(post.cosine[0], post.se.cosine[0] + 1e-3, 1 / math.pi)
+        assert np.all(np.diff(pre.cosine) > 0.1)
+        assert near(gradient.cosine[2], gradient.se.cosine[2], 0)
+        one = ic.propagate([4, 4], batch=1, trials=3)
+        assert np.isnan(one.pre.cosine).all()
+
+    def test_a_normal_layer_has_kurtosis_3(self):
+        """Given the inputs a unit is normal; over batch and units E m4/m2² is 3 but for the spread
+        of the inputs' norms, a few parts in the width."""
+        result = ic.propagate([512, 512], batch=16, trials=100)
+        assert near(result.pre.kurtosis[0], result.pre.se.kurtosis[0] + 0.02, 3)
+        assert near(result.pre.batch_variance[0], result.pre.se.batch_variance[0], 2 * 15 / 16)
+        assert result.pre.dead_fraction[0] == 0
+
+    def test_dead_units_are_counted(self):
+        """relu of a bias of −1 alone: every unit is dead, none is before φ."""
+        result = ic.propagate([4, 4], init="zeros", bias="constant(-1)", trials=2)
+        assert result.post.dead_fraction.tolist() == [1]
+        assert result.pre.dead_fraction.tolist() == [0]
+        result = ic.propagate([4, 4], init="zeros", bias="constant(70000)", trials=2)
+        assert result.pre.float16_overflow_fraction.tolist() == [1]
+        assert result.pre.cosine.tolist() == [1]
 
 
 class TestResults:

@@ -262,13 +262,20 @@ def test_error_functions_agree_with_the_standard_library(rng):
 
 def test_moments_against_rationals(rng):
     x = (rng.normal(size=(5, 37)) + 1000).astype(np.float32)
-    count, mean, m2, abs_max, zeros, _, nonfinite = moments(x)
+    count, mean, m2, abs_max, zeros, _, nonfinite, m3, m4, within, *_ = moments(x)
     entries = [Fraction(float(v)) for v in x.ravel()]
     exact_mean = sum(entries) / len(entries)
     exact_m2 = sum((v - exact_mean) ** 2 for v in entries)
     assert (count, zeros, nonfinite, abs_max) == (185, 0, 0, np.abs(x).max())
     assert abs(Fraction(mean) - exact_mean) <= exact_mean * Fraction(2, 2**52)
     assert abs(Fraction(m2) - exact_m2) <= exact_m2 * Fraction(1, 2**44)
+    exact_m4 = sum((v - exact_mean) ** 4 for v in entries)
+    assert abs(Fraction(m4) - exact_m4) <= exact_m4 * Fraction(1, 2**40)
+    exact_m3 = sum((v - exact_mean) ** 3 for v in entries)
+    assert abs(Fraction(m3) - exact_m3) <= exact_m4 * Fraction(1, 2**40)
+    units = [np.array([Fraction(float(v)) for v in row]) for row in x]
+    exact_within = sum(np.sum((unit - unit.mean()) ** 2) for unit in units)
+    assert abs(Fraction(within) - exact_within) <= exact_m2 * Fraction(1, 2**44)
 
 
 def test_moments_merge_and_count():
@@ -278,7 +285,7 @@ def test_moments_merge_and_count():
     assert state[2] / (state[0] - 1) == 8.5
     rows = unit_states(np.array([[0.0, -0.0, np.nan, np.inf], [1, -9, 2, 0]]))
     assert rows[:, [0, 3, 4, 6]].tolist() == [[4, np.inf, 2, 2], [4, 9, 1, 0]]
-    assert merge(np.zeros(7), rows[1]).tolist() == rows[1].tolist()
+    assert merge(np.zeros(rows.shape[1]), rows[1]).tolist() == rows[1].tolist()
 
 
 def test_exact_sums():

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import initcore as ic
+from initcore._core import MOMENTS
 from initcore.reference.exact_sum import exact_sums
 from initcore.results import exact, text
 from initcore.results.exact import Accumulator
@@ -50,8 +51,8 @@ def column_sums(values):
 
 
 def states_of(means, n_layers=2):
-    """States (trials, L, 2, 7) of trials with the given values as means and as little else."""
-    states = np.zeros((len(means), n_layers, 2, 7))
+    """States (trials, L, 2, MOMENTS) with the given values as means and as little else."""
+    states = np.zeros((len(means), n_layers, 2, MOMENTS))
     values = np.array(means, np.float64)[:, np.newaxis, np.newaxis]
     states[..., 0] = 24
     states[..., 1] = values
@@ -205,7 +206,7 @@ class TestFactor:
 
     def test_standard_error_against_a_direct_computation(self, rng):
         trials, layers = 50, 5
-        states = np.zeros((trials, layers, 2, 7))
+        states = np.zeros((trials, layers, 2, MOMENTS))
         states[..., 0] = 1
         states[..., 1] = np.exp(rng.normal(size=(trials, layers, 1)).cumsum(axis=1) / 10)
         result = chain_result(states, widths=[4] * (layers + 1))
@@ -265,7 +266,7 @@ class TestRecords:
 
     def test_from_states(self):
         # 4, -4, 0, 0 with one saturated entry
-        state = np.array([4.0, 0.0, 32.0, 4.0, 2.0, 1.0, 0.0])
+        state = np.array([4.0, 0.0, 32.0, 4.0, 2.0, 1.0, 0.0, 0.0, 512.0, 16.0, 2.0, 3.0, 0.25])
         stats = LayerStats.from_states(np.stack([state, state]))
         assert stats.mean.tolist() == [0, 0]
         assert stats.second_moment[0] == stats.variance[0] == 8
@@ -274,14 +275,20 @@ class TestRecords:
             0.5,
             0.25,
         )
+        assert (stats.kurtosis[0], stats.batch_variance[0]) == (2, 4)
+        assert (stats.dead_fraction[0], stats.float16_overflow_fraction[0]) == (0.5, 0.75)
+        assert stats.cosine[0] == 0.25
         assert LayerStats.from_states(state).mean.shape == ()
         post = LayerStats.from_states(state, activation=True)
         assert np.isnan(post.saturated_fraction)
 
     def test_from_states_of_nothing_or_of_overflow_is_silent(self):
-        stats = LayerStats.from_states(np.zeros((2, 7)))
+        stats = LayerStats.from_states(np.zeros((2, MOMENTS)))
         assert np.isnan([stats.mean, stats.variance, stats.zero_fraction]).all()
-        overflowed = LayerStats.from_states([4, math.inf, math.nan, math.inf, 0, 0, 1])
+        unknown = [math.nan] * 3
+        overflowed = LayerStats.from_states(
+            [4, math.inf, math.nan, math.inf, 0, 0, 1, *unknown, 0, 1, math.nan]
+        )
         assert np.isnan(overflowed.second_moment)
         assert overflowed.nonfinite_fraction == 0.25
 
@@ -360,6 +367,8 @@ class TestText:
         lines = text.splitlines()
         assert lines[0].startswith("kaiming_normal(): 2 layers, widths 4, 3, 2, relu, batch 8")
         assert "second moment ± s.e." in lines[1]
+        assert lines[1].split()[-2:] == ["dead", "cosine"]
+        assert max(map(len, lines[1:-1])) <= 100
         assert lines[2].split()[:2] == ["1", "h"]
         assert lines[3].split()[0] == "x"
         assert lines[-1].startswith("holds: second moment ×")
@@ -376,9 +385,9 @@ class TestText:
         assert "&lt;b&gt;" in Comparison((result,))._repr_html_()
 
     def test_arrays_of_trials_and_of_no_layers(self):
-        stats = LayerStats.from_states(np.ones((3, 2, 7)))
+        stats = LayerStats.from_states(np.ones((3, 2, MOMENTS)))
         assert len(str(ChainLayers(stats, stats)).splitlines()) == 5
-        assert len(str(LayerStats.from_states(np.ones(7))).splitlines()) == 2
+        assert len(str(LayerStats.from_states(np.ones(MOMENTS))).splitlines()) == 2
 
     def test_numbers(self):
         assert [text.number(x) for x in (0, 2, 0.5, 1234.5, 1e-9, -2e30, math.nan)] == [

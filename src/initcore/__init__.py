@@ -47,11 +47,13 @@ from .initializers import (
 from .layouts import fans
 
 if TYPE_CHECKING:
-    from . import theory
+    from . import scaling, theory
+    from .experiments.attention import compare_scalings, propagate_attention
     from .experiments.chain import compare_inits, propagate
     from .kernels.attention import attention, attention_backward, attention_stats
     from .kernels.chain import chain, chain_backward, moments
     from .kernels.softmax import softmax, softmax_backward
+    from .results.attention import AttentionPropagation, ScalingComparison
     from .results.attention_rows import AttentionRows, AttentionSummary
     from .results.layers import ChainLayers, LayerStats
     from .results.propagation import Comparison, Propagation
@@ -61,12 +63,14 @@ if TYPE_CHECKING:
 
 # What a program that draws weights does not need is imported when it is first asked for.
 _LATER = {
+    "AttentionPropagation": "results.attention",
     "AttentionRows": "results.attention_rows",
     "AttentionSummary": "results.attention_rows",
     "ChainLayers": "results.layers",
     "Comparison": "results.propagation",
     "LayerStats": "results.layers",
     "Propagation": "results.propagation",
+    "ScalingComparison": "results.attention",
     "SoftmaxRows": "results.softmax_rows",
     "SoftmaxSummary": "results.softmax_rows",
     "attention": "kernels.attention",
@@ -75,8 +79,10 @@ _LATER = {
     "chain": "kernels.chain",
     "chain_backward": "kernels.chain",
     "compare_inits": "experiments.chain",
+    "compare_scalings": "experiments.attention",
     "moments": "kernels.chain",
     "propagate": "experiments.chain",
+    "propagate_attention": "experiments.attention",
     "softmax": "kernels.softmax",
     "softmax_backward": "kernels.softmax",
 }
@@ -84,8 +90,8 @@ _LATER = {
 
 def __getattr__(name: str) -> object:
     value: object
-    if name == "theory":
-        value = _import_module(".theory", __name__)
+    if name in ("scaling", "theory"):
+        value = _import_module(f".{name}", __name__)
     elif name == "__version__":
         value = _import_module("importlib.metadata").version("initcore")
     elif name in _LATER:
@@ -107,6 +113,7 @@ def isa() -> str:
 
 __all__ = [
     "Activation",
+    "AttentionPropagation",
     "AttentionRows",
     "AttentionSummary",
     "ChainLayers",
@@ -114,6 +121,7 @@ __all__ = [
     "Initializer",
     "LayerStats",
     "Propagation",
+    "ScalingComparison",
     "SoftmaxRows",
     "SoftmaxSummary",
     "activation",
@@ -123,6 +131,7 @@ __all__ = [
     "chain",
     "chain_backward",
     "compare_inits",
+    "compare_scalings",
     "constant",
     "delta_orthogonal",
     "dirac",
@@ -145,6 +154,8 @@ __all__ = [
     "ones",
     "orthogonal",
     "propagate",
+    "propagate_attention",
+    "scaling",
     "softmax",
     "softmax_backward",
     "sparse",

@@ -17,10 +17,11 @@ cdef extern from "initcore.h" nogil:
         ic_truncation truncation
 
     ctypedef struct ic_moments:
-        double count, mean, m2, abs_max, zeros, saturated, nonfinite
+        double count, mean, m2, abs_max, zeros, saturated, nonfinite, m3, m4, within, dead
+        double overflows, cosine
 
     ctypedef struct ic_unit:
-        double mean, m2
+        double mean, m2, m3, m4
 
     ctypedef struct ic_source:
         const void *data
@@ -120,6 +121,10 @@ cdef extern from "initcore.h" nogil:
                                  const int32_t *) noexcept nogil
         void (*chain_merge)(const ic_unit *, int, size_t, size_t, const ic_moments *, size_t,
                             ic_moments *) noexcept nogil
+        void (*chain_cosines_f32)(const ic_chain *, size_t, int, ic_moments *, void *,
+                                  void *) noexcept nogil
+        void (*chain_cosines_f64)(const ic_chain *, size_t, int, ic_moments *, void *,
+                                  void *) noexcept nogil
         int (*chain_backward_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
                                   ic_moments *, const ic_gradients *, void *,
                                   const int32_t *) noexcept nogil

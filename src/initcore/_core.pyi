@@ -20,6 +20,8 @@ TRUNCATED_NORMAL: int
 FLOAT16: int
 BFLOAT16: int
 EXACT_WORDS: int
+MOMENTS: int
+UNIT: int
 ROW_STATISTICS: int
 ATTENTION_STATISTICS: int
 
@@ -134,6 +136,15 @@ class Kernels:
         own: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...
+    def chain_cosines(
+        self,
+        chain: Chain,
+        layer: int,
+        gradient: bool,
+        state: npt.NDArray[np.float64],
+        shared: npt.NDArray[np.uint8],
+        own: npt.NDArray[np.uint8],
+    ) -> None: ...
     def chain_merge(
         self,
         units: npt.NDArray[np.float64],

@@ -22,6 +22,9 @@ ctypedef fused real:
 CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = 0, 1, 2, 3
 FLOAT16, BFLOAT16 = 1, 2  # what 16-bit outputs are
 EXACT_WORDS = <int>IC_EXACT_WORDS
+# float64 words of a running state of moments, and of what a unit brings to it
+MOMENTS = <int>(sizeof(ic_moments) // sizeof(double))
+UNIT = <int>(sizeof(ic_unit) // sizeof(double))
 ROW_STATISTICS = <int>IC_ROW_STATISTICS
 ATTENTION_STATISTICS = <int>IC_ATTENTION_STATISTICS
 
@@ -312,8 +315,8 @@ cdef class Kernels:
 
     def chain(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
               double[:, :, :, ::1] states, y, uint8_t[::1] workspace, const int32_t[::1] cancel):
-        """Trials trial, trial + 1, …; states (n_trials, n_layers, 2, 7) and y (batch, n_out) may be
-        None (y is the last trial's). False when cancelled."""
+        """Trials trial, trial + 1, …; states (n_trials, n_layers, 2, MOMENTS) and y (batch, n_out)
+        may be None (y is the last trial's). False when cancelled."""
         cdef float[:, ::1] y32 = None
         cdef double[:, ::1] y64 = None
         cdef float *out32 = NULL
@@ -355,8 +358,8 @@ cdef class Kernels:
     def chain_columns(self, Chain chain not None, uint64_t trial, size_t layer, size_t first,
                       size_t last, double[:, :, ::1] units, double[:, ::1] part, y,
                       uint8_t[::1] shared, uint8_t[::1] own, const int32_t[::1] cancel):
-        """Outputs first … last − 1 of a layer; units (n_out, 2, 2), part (2, 7) and y (batch, n_out
-        of the last layer) may be None, part is written. False when cancelled."""
+        """Outputs first … last − 1 of a layer; units (n_out, 2, UNIT), part (2, MOMENTS) and y
+        (batch, n_out of the last layer) may be None, part is written. False when cancelled."""
         cdef float[:, ::1] y32 = None
         cdef double[:, ::1] y64 = None
         cdef float *out32 = NULL
@@ -384,8 +387,8 @@ cdef class Kernels:
 
     def chain_merge(self, const double[:, :, ::1] units, size_t batch,
                     const double[:, :, ::1] parts, double[:, ::1] state):
-        """Into state (states, 7), zeros before, units (n, states, 2) of `batch` values each and the
-        parts (n_parts, states, 7) of the ranges they came in; 1 or 2 states."""
+        """Into state (states, MOMENTS), zeros before, units (n, states, UNIT) of `batch` values each
+        and the parts (n_parts, states, MOMENTS) of the ranges they came in; 1 or 2 states."""
         cdef size_t n = units.shape[0]
         cdef size_t n_parts = parts.shape[0]
         cdef int states = <int>units.shape[1]
@@ -395,11 +398,23 @@ cdef class Kernels:
                                    <const ic_moments *>&parts[0, 0, 0] if n_parts else NULL,
                                    n_parts, <ic_moments *>&state[0, 0])
 
+    def chain_cosines(self, Chain chain not None, size_t layer, bint gradient,
+                      double[:, ::1] state, uint8_t[::1] shared, uint8_t[::1] own):
+        """Into state (2, MOMENTS), the cosines of a layer whose columns or, of the gradients by its
+        activation and pre-activation, those of the layer above have just been computed."""
+        cdef ic_moments *moments = <ic_moments *>&state[0, 0]
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_cosines_f32(&chain.chain, layer, gradient, moments, &shared[0], &own[0])
+            else:
+                self.k.chain_cosines_f64(&chain.chain, layer, gradient, moments, &shared[0], &own[0])
+
     def chain_backward(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
                        double[:, :, :, ::1] states, double[:, :, :, ::1] gradient_states,
                        Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel):
-        """Trials trial, trial + 1, … forward and backward; states (n_trials, n_layers, 2, 7),
-        gradient_states (n_trials, n_layers, 3, 7) and out (the last trial's) may be None. False when
+        """Trials trial, trial + 1, … forward and backward; states (n_trials, n_layers, 2,
+        MOMENTS), gradient_states (n_trials, n_layers, 3, MOMENTS) and out (the last trial's) may be None. False when
         cancelled."""
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL
@@ -425,7 +440,7 @@ cdef class Kernels:
 
     def chain_output_gradient(self, Chain chain not None, uint64_t trial, double[:, ::1] state,
                               Gradients out, uint8_t[::1] shared, uint8_t[::1] own):
-        """The first piece of a backward pass; state (2, 7), of the last layer, may be None."""
+        """The first piece of a backward pass; state (2, MOMENTS), of the last layer, may be None."""
         cdef ic_moments *moments = <ic_moments *>&state[0, 0] if state is not None else NULL
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
         cdef bint single = chain.dtype == "float32"
@@ -442,7 +457,7 @@ cdef class Kernels:
                                double[:, :, ::1] weight_units, double[:, ::1] part, Gradients out,
                                uint8_t[::1] shared, uint8_t[::1] own, const int32_t[::1] cancel):
         """Inputs first … last − 1 of a layer; units (n_in, 2, 2), weight_units (n_in, 1, 2) and part
-        (2, 7) may be None, part is written. False when cancelled."""
+        (2, MOMENTS) may be None, part is written. False when cancelled."""
         cdef ic_unit *found = <ic_unit *>&units[0, 0, 0] if units is not None else NULL
         cdef ic_unit *squares = (
             <ic_unit *>&weight_units[0, 0, 0] if weight_units is not None else NULL
@@ -473,7 +488,7 @@ cdef class Kernels:
              double[:, :, :, ::1] gradient_states, uint8_t[::1] workspace,
              const int32_t[::1] cancel):
         """Trials trial, trial + 1, … of a chain that draws no weights; states (n_trials, n_layers,
-        2, 7) and, of a chain with an output gradient, gradient_states (n_trials, n_layers, 3, 7),
+        2, MOMENTS) and, of a chain with an output gradient, gradient_states (n_trials, n_layers, 3, MOMENTS),
         or None. False when cancelled."""
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL

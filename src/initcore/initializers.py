@@ -25,7 +25,7 @@ from initcore.activations import ACTIVATIONS, Activation
 from initcore.activations import activation as find_activation
 from initcore.dtypes import DTYPES, FLOAT32, Dtype, find_dtype
 from initcore.gains import CONVENTIONS, gain
-from initcore.laws import Constant, Law, Normal, TruncatedNormal, Uniform
+from initcore.laws import Constant, Law, Normal, Pieces, TruncatedNormal, Uniform
 from initcore.layouts import Axes, Layout, LayoutOptions, Shape, check_shape, positive
 from initcore.specifications import finite_number, integer, non_negative_number, parse, spell
 from initcore.streams import Shard
@@ -80,6 +80,8 @@ class FanScaled:
     def laws(
         self, shape: tuple[int, ...], fan_in: int | None, fan_out: int | None
     ) -> tuple[Law, ...]:
+        """That of each part, or the one there is."""
+
         def law(part: int) -> Law:
             # An empty tensor has a fan of zero and nothing to draw; any law will do.
             fan = self._fan(shape, part, fan_in, fan_out)
@@ -109,10 +111,10 @@ class FanScaled:
             case _:
                 return math.sqrt(side(0) * side(1))
 
-    def spans(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]]:
-        """The axis on which the laws take turns, and where each begins and ends; [] for one law."""
-        spans = self.layout.spans(shape)
-        return (self.layout.part_axis(shape) if spans else 0), spans
+    def pieces(self, shape: tuple[int, ...]) -> Pieces:
+        spans = tuple(self.layout.spans(shape))
+        axis = self.layout.part_axis(shape) if spans else 0
+        return Pieces(self.laws(shape, None, None), axis, spans)
 
 
 def _centred(distribution: str, std: float) -> Law:
@@ -149,16 +151,30 @@ class Embedding:
             )
         return self.padding_idx % n_rows
 
-    def laws(self) -> tuple[Law, ...]:
-        return Normal(self.std), Constant(0.0), Normal(self.std)
+    def laws(self, *_: object) -> tuple[Law, ...]:
+        """That of the rows but the padding's."""
+        return (Normal(self.std),)
 
-    def spans(self, shape: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]]:
-        row = self._row(shape)
-        return 0, [(0, row), (row, row + 1), (row + 1, shape[0])]
+    def pieces(self, shape: tuple[int, ...]) -> Pieces:
+        row, drawn = self._row(shape), Normal(self.std)
+        spans = (0, row), (row, row + 1), (row + 1, shape[0])
+        return Pieces((drawn, Constant(0.0), drawn), 0, spans)
 
 
-Drawn = Law | FanScaled | Embedding
-Rule = Drawn | Pattern | Whole
+@dataclass(frozen=True)
+class Same:
+    """One law, whatever the shape."""
+
+    law: Law
+
+    def laws(self, *_: object) -> tuple[Law, ...]:
+        return (self.law,)
+
+    def pieces(self, _: tuple[int, ...]) -> Pieces:
+        return Pieces((self.law,))
+
+
+Rule = Same | FanScaled | Embedding | Pattern | Whole
 Entries = Law | Moments
 
 
@@ -202,16 +218,7 @@ class Initializer:
         initializer's own. The law of an embedding is that of its rows but the padding's. Structures
         such as orthogonal have only the mean, standard deviation and bound over all entries.
         """
-        sizes, rule = check_shape(shape), self.rule
-        laws: tuple[Entries, ...]
-        if isinstance(rule, FanScaled):
-            laws = rule.laws(sizes, fan_in, fan_out)
-        elif isinstance(rule, Embedding):
-            laws = rule.laws()[:1]
-        elif isinstance(rule, Pattern | Whole):
-            laws = (rule.moments(sizes),)
-        else:
-            laws = (rule,)
+        laws: tuple[Entries, ...] = self.rule.laws(check_shape(shape), fan_in, fan_out)
         return tuple(law.scaled(self.factor) for law in laws)
 
     def std(
@@ -233,9 +240,7 @@ class Initializer:
         values = tuple(
             getattr(law, name) for law in self.laws(shape, fan_in=fan_in, fan_out=fan_out)
         )
-        rule = self.rule
-        one = not isinstance(rule, FanScaled) or isinstance(rule.layout.parts, int)
-        return cast(float, values[0]) if one else values
+        return values if len(values) > 1 else cast(float, values[0])
 
     def law(self, shape: Shape, *, fan_in: int | None = None, fan_out: int | None = None) -> Law:
         """The one law that all entries of a tensor are drawn from, independently of each other.
@@ -308,11 +313,11 @@ class Initializer:
         do not fit.
         """
         sizes = check_shape(shape)
-        source = Source(
-            streams.check_seed(seed),
-            streams.stream_id(name, trial),
-            streams.resolve_threads(threads),
-        )
+        numbers = {
+            "seed": streams.check_seed(seed),
+            "stream": streams.stream_id(name, trial),
+            "threads": streams.resolve_threads(threads),
+        }
         piece = None if shard is None else Shard.of(sizes, shard)
         local = sizes if piece is None else piece.sizes
         found = None if dtype is None else find_dtype(dtype)
@@ -322,27 +327,24 @@ class Initializer:
             found = find_dtype(out.dtype)
         format_ = found or FLOAT32
         if isinstance(self.rule, Whole):
-            return self._write_whole(self.rule, sizes, piece, format_, source, out)
-        axis, spans, distributions = _plan(self, sizes, format_)
+            return self._write_whole(self.rule, sizes, piece, format_, Source(**numbers), out)
+        pieces, distributions = _plan(self, sizes, format_)
         ones: tuple[npt.NDArray[np.int64], ...] | None = None
         if isinstance(self.rule, Pattern):
+            one = Constant(self.factor).distribution(format_).shift
             where = piece or Shard.of(sizes)
             chosen = where.ranges[0]
             rows = chosen.start + chosen.step * np.arange(len(chosen) if math.prod(local) else 0)
             ones = where.places(self.rule.ones(sizes, rows))
         array = np.empty(local, format_.numpy) if out is None else out
-        fill = functools.partial(
-            streams.fill, seed=source.seed, stream=source.stream, threads=source.threads
-        )
-        if not spans:
-            fill(array, distributions[0], shard=piece)
-        else:
-            piece = piece or Shard.of(sizes)
-            for (start, stop), distribution in zip(spans, distributions, strict=True):
-                index, part = piece.span(axis, start, stop)
-                fill(array[(slice(None),) * axis + (index,)], distribution, shard=part)
+        if not pieces.spans:
+            streams.fill(array, distributions[0], shard=piece, **numbers)
+        for (start, stop), distribution in zip(pieces.spans, distributions, strict=False):
+            index, part = (piece or Shard.of(sizes)).span(pieces.axis, start, stop)
+            target = array[(slice(None),) * pieces.axis + (index,)]
+            streams.fill(target, distribution, shard=part, **numbers)
         if ones is not None:
-            array[ones] = self.factor
+            array[ones] = one
         return array
 
     def _write_whole(
@@ -377,36 +379,26 @@ class Initializer:
 @functools.lru_cache(maxsize=1024)  # a model's tensors have few shapes, and a small draw is short
 def _plan(
     init: Initializer, sizes: tuple[int, ...], dtype: Dtype
-) -> tuple[int, list[tuple[int, int]], list[streams.Distribution]]:
-    """An axis, where on it each law begins and ends ([] for one law), and what is drawn from."""
-    rule = init.rule
-    axis, spans = rule.spans(sizes) if isinstance(rule, FanScaled | Embedding) else (0, [])
-    laws: tuple[Law, ...]
-    if isinstance(rule, FanScaled):
-        laws = rule.laws(sizes, None, None)
-    elif isinstance(rule, Embedding):
-        laws = rule.laws()
-    elif isinstance(rule, Pattern):
-        rule.moments(sizes)
-        Constant(init.factor).distribution(dtype)
-        laws = (Constant(0.0),)
-    else:
-        laws = (cast(Law, rule),)
-    return axis, spans, [law.scaled(init.factor).distribution(dtype) for law in laws]
+) -> tuple[Pieces, tuple[streams.Distribution, ...]]:
+    """What a tensor is drawn from, piece by piece."""
+    pieces = cast(FanScaled, init.rule).pieces(sizes)
+    laws = (law.scaled(init.factor) for law in pieces.laws)
+    return pieces, tuple(law.distribution(dtype) for law in laws)
 
 
 #: The functions that make initializers, by the names specifications have for them.
 INITIALIZERS: dict[str, Callable[..., Initializer]] = {}
 
 
-def _initializer(make_rule: Callable[P, Rule]) -> Callable[P, Initializer]:
+def _initializer(make_rule: Callable[P, Rule | Law]) -> Callable[P, Initializer]:
     """Make a function that returns a rule one that returns an initializer, which knows the call."""
     signature = _with_layout(inspect.signature(make_rule))
 
     @functools.wraps(make_rule)
     def make(*args: P.args, **kwargs: P.kwargs) -> Initializer:
         bound = _bind(make_rule.__name__, signature, *args, **kwargs)
-        rule = make_rule(*args, **kwargs)
+        made = make_rule(*args, **kwargs)
+        rule = Same(made) if isinstance(made, Law) else made
         arguments = ", ".join(
             f"{name}={literal}"
             for name, value in bound.arguments.items()
@@ -495,13 +487,13 @@ def _chosen_gain(
 
 
 @_initializer
-def normal(std: float = 1.0, mean: float = 0.0) -> Rule:
+def normal(std: float = 1.0, mean: float = 0.0) -> Rule | Law:
     """N(mean, std²)."""
     return Normal(non_negative_number("std", std), finite_number("mean", mean))
 
 
 @_initializer
-def uniform(low: float, high: float) -> Rule:
+def uniform(low: float, high: float) -> Rule | Law:
     """Uniform on [low, high); on (low, high) if low = −high."""
     law = Uniform(finite_number("low", low), finite_number("high", high))
     if not law.low < law.high:
@@ -510,19 +502,19 @@ def uniform(low: float, high: float) -> Rule:
 
 
 @_initializer
-def constant(value: float) -> Rule:
+def constant(value: float) -> Rule | Law:
     """Every entry is `value`."""
     return Constant(finite_number("value", value) + 0.0)  # -0 is 0
 
 
 @_initializer
-def zeros() -> Rule:
+def zeros() -> Rule | Law:
     """Every entry is 0."""
     return Constant(0.0)
 
 
 @_initializer
-def ones() -> Rule:
+def ones() -> Rule | Law:
     """Every entry is 1."""
     return Constant(1.0)
 
@@ -535,7 +527,7 @@ def truncated_normal(
     cut: float = 2.0,
     bounds: tuple[float, float] | None = None,
     corrected: bool = True,
-) -> Rule:
+) -> Rule | Law:
     """A normal without its tails.
 
     Parameters
@@ -608,7 +600,7 @@ def variance_scaling(
     fan_in: int | None = None,
     fan_out: int | None = None,
     **layout: Unpack[LayoutOptions],
-) -> Rule:
+) -> Rule | Law:
     """Mean 0 and variance scale/fan.
 
     Parameters
@@ -640,7 +632,7 @@ def xavier_normal(
     fan_in: int | None = None,
     fan_out: int | None = None,
     **layout: Unpack[LayoutOptions],
-) -> Rule:
+) -> Rule | Law:
     """N(0, gain²·2/(fan_in + fan_out)), after Glorot and Bengio (2010).
 
     Parameters
@@ -668,7 +660,7 @@ def xavier_uniform(
     fan_in: int | None = None,
     fan_out: int | None = None,
     **layout: Unpack[LayoutOptions],
-) -> Rule:
+) -> Rule | Law:
     """As :func:`xavier_normal`, uniform within gain·√(6/(fan_in + fan_out))."""
     number = _chosen_gain(gain, nonlinearity, None, convention, "linear")
     return _fan_scaled(number, "fan_avg", "uniform", fan_in, fan_out, layout)
@@ -686,7 +678,7 @@ def kaiming_normal(
     fan_in: int | None = None,
     fan_out: int | None = None,
     **layout: Unpack[LayoutOptions],
-) -> Rule:
+) -> Rule | Law:
     """N(0, gain²/fan), after He et al. (2015).
 
     Parameters
@@ -721,7 +713,7 @@ def kaiming_uniform(
     fan_in: int | None = None,
     fan_out: int | None = None,
     **layout: Unpack[LayoutOptions],
-) -> Rule:
+) -> Rule | Law:
     """As :func:`kaiming_normal`, uniform within √3·gain/√fan."""
     number = _chosen_gain(gain, nonlinearity, a, convention, "relu")
     return _fan_scaled(number, mode, "uniform", fan_in, fan_out, layout)
@@ -733,20 +725,20 @@ def lecun_normal(
     distribution: str = "normal",
     fan_in: int | None = None,
     **layout: Unpack[LayoutOptions],
-) -> Rule:
+) -> Rule | Law:
     """N(0, 1/fan_in), after LeCun et al. (1998); keywords as in :func:`kaiming_normal`."""
     law = _normal_or_truncated(distribution)
     return _fan_scaled(1.0, "fan_in", law, fan_in, None, layout)
 
 
 @_initializer
-def lecun_uniform(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) -> Rule:
+def lecun_uniform(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) -> Rule | Law:
     """As :func:`lecun_normal`, uniform within √(3/fan_in)."""
     return _fan_scaled(1.0, "fan_in", "uniform", fan_in, None, layout)
 
 
 @_initializer
-def torch_linear(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) -> Rule:
+def torch_linear(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) -> Rule | Law:
     """Uniform within 1/√fan_in: PyTorch's default for weights and biases, linear and convolution.
 
     PyTorch spells it kaiming_uniform(a=√5). `fan_in` is needed for a bias; the layout is as in
@@ -756,7 +748,7 @@ def torch_linear(*, fan_in: int | None = None, **layout: Unpack[LayoutOptions]) 
 
 
 @_initializer
-def torch_conv_transpose(*, fan_in: int | None = None) -> Rule:
+def torch_conv_transpose(*, fan_in: int | None = None) -> Rule | Law:
     r"""Uniform as PyTorch's default for a transposed convolution (in, out/groups, \*kernel).
 
     PyTorch takes the first axis for the outputs: the bound is 1/√(out/groups · kernel taps), not
@@ -766,14 +758,14 @@ def torch_conv_transpose(*, fan_in: int | None = None) -> Rule:
 
 
 @_initializer
-def torch_rnn(hidden_size: int) -> Rule:
+def torch_rnn(hidden_size: int) -> Rule | Law:
     """Uniform within 1/√hidden_size: PyTorch's default for all of an RNN, a GRU and an LSTM."""
     bound = 1.0 / math.sqrt(positive("hidden_size", hidden_size))
     return Uniform(-bound, bound)
 
 
 @_initializer
-def embedding(std: float = 1.0, padding_idx: int | None = None) -> Rule:
+def embedding(std: float = 1.0, padding_idx: int | None = None) -> Rule | Law:
     """N(0, std²) for a table (rows, features), row `padding_idx` being zero.
 
     A negative `padding_idx` counts from the end. Drawing raises IndexError where there is no such
@@ -782,26 +774,26 @@ def embedding(std: float = 1.0, padding_idx: int | None = None) -> Rule:
     return _embedding(non_negative_number("std", std), padding_idx)
 
 
-def _embedding(std: float, padding_idx: int | None) -> Rule:
+def _embedding(std: float, padding_idx: int | None) -> Rule | Law:
     if padding_idx is None:
         return Normal(std)
     return Embedding(std, integer("padding_idx", padding_idx))
 
 
 @_initializer
-def torch_embedding(padding_idx: int | None = None) -> Rule:
+def torch_embedding(padding_idx: int | None = None) -> Rule | Law:
     """:func:`embedding` of standard deviation 1, PyTorch's default."""
     return _embedding(1.0, padding_idx)
 
 
 @_initializer
-def identity() -> Rule:
+def identity() -> Rule | Law:
     """Ones on the main diagonal of a matrix, which need not be square, and zeros elsewhere."""
     return Identity()
 
 
 @_initializer
-def dirac(groups: int = 1) -> Rule:
+def dirac(groups: int = 1) -> Rule | Law:
     r"""A convolution (out, in/groups, \*kernel) of 1 to 3 kernel axes that passes on its input.
 
     Output d of a group is input d of that group, as far as there are inputs, by a one at the centre
@@ -813,7 +805,7 @@ def dirac(groups: int = 1) -> Rule:
 @_initializer
 def orthogonal(
     gain: float = 1.0, *, in_axis: Axes | None = None, out_axis: Axes | None = None
-) -> Rule:
+) -> Rule | Law:
     """An orthogonal matrix times `gain`, uniformly distributed (Saxe et al. 2014).
 
     A tensor is flattened to (outputs, the rest): its rows are orthogonal and of norm `gain`, or its
@@ -827,7 +819,7 @@ def orthogonal(
 
 
 @_initializer
-def delta_orthogonal(gain: float = 1.0) -> Rule:
+def delta_orthogonal(gain: float = 1.0) -> Rule | Law:
     r"""A convolution (out, in, \*kernel), in ≤ out, that is an orthogonal matrix times `gain` at
     the centre tap, (k − 1)//2, and zero elsewhere (Xiao et al. 2018).
 
@@ -837,7 +829,7 @@ def delta_orthogonal(gain: float = 1.0) -> Rule:
 
 
 @_initializer
-def sparse(sparsity: float, std: float = 0.01) -> Rule:
+def sparse(sparsity: float, std: float = 0.01) -> Rule | Law:
     """N(0, std²) for a matrix, but for ⌈sparsity·rows⌉ zeros in each column (Martens 2010).
 
     The zeros are chosen uniformly without replacement. As torch.nn.init.sparse_. Raises ValueError

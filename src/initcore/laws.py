@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Laws: the distributions of numbers that the kernels draw.
 
-Each has mean, std, bound (the largest |value|), scaled(f), and distribution(dtype), which is what
-the kernel draws.
+Each has mean, std, bound (the largest |value|), scaled(f), and distribution(dtype): what the kernel
+draws, its parameters rounded once to the dtype; ValueError where they overflow or vanish in it, or
+its range has no values there.
 """
 
 from __future__ import annotations
@@ -214,3 +215,13 @@ class TruncatedNormal:
 
 
 Law = Constant | Normal | Uniform | TruncatedNormal
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tensor whose entries are drawn one by one: from one law, or from several that take turns
+    on an axis."""
+
+    laws: tuple[Law, ...]
+    axis: int = 0
+    spans: tuple[tuple[int, int], ...] = ()  # where each of several laws begins and ends

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from initcore.results.attention import AttentionPropagation
 from initcore.results.layers import LayerStats
 from initcore.results.propagation import Propagation
 
@@ -22,13 +23,13 @@ try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, NullFormatter
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "plots need matplotlib: pip install 'initcore[plot]'", name=missing.name
     ) from missing
 
-__all__ = ["SUFFIXES", "check_path", "propagation"]
+__all__ = ["SUFFIXES", "attention", "check_path", "propagation"]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -87,6 +88,56 @@ def propagation(
             color=colour,
             annotation_clip=False,
         )
+    if path is not None:
+        figure.savefig(path, dpi=200)
+    return figure
+
+
+def attention(
+    results: Sequence[AttentionPropagation], path: str | os.PathLike[str] | None = None
+) -> Figure:
+    """What one or several scalings do to the softmax rows, a line each, theory as a bar.
+
+    On the left the logits' standard deviation in a row, on a logarithmic axis; on the right how
+    many keys a row looks at, 1/Σp² as a share of the keys. A line without a point has none to show.
+
+    ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
+    """
+    if path is not None:
+        path = check_path(path)
+    labels = [result.label for result in results]
+    figure = Figure(figsize=(7.2, 1.5 + 0.3 * len(labels)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    places = np.arange(len(labels))
+    colours = [_PALETTE[number % len(_PALETTE)] for number in range(len(labels))]
+    std, predicted, keys = (
+        _visible(np.array(values))
+        for values in (
+            [result.rows.logit_var**0.5 for result in results],
+            [result.theory.rows.logit_var**0.5 for result in results],
+            [result.rows.keys_share for result in results],
+        )
+    )
+    left.scatter(std, places, c=colours, s=36, zorder=3)
+    left.scatter(predicted, places, marker="|", c=_THEORY, s=120, zorder=4)
+    left.set_xscale("log")
+    left.xaxis.set_minor_formatter(NullFormatter())
+    shown = std[np.isfinite(std)]
+    if shown.size:  # whole decades, which are what is labelled
+        decades = np.floor(np.log10(0.9 * shown.min())), np.ceil(np.log10(1.1 * shown.max()))
+        left.set_xlim(*(10.0 ** np.clip(decades, -307, 308)))
+    left.set_xlabel("standard deviation of a row's logits")
+    left.set_yticks(places, labels)
+    left.invert_yaxis()
+    right.scatter(keys, places, c=colours, s=36, zorder=3)
+    right.set_xlim(0, 1.03)
+    right.set_xlabel("effective keys, as a share of all")
+    right.tick_params(axis="y", length=0)
+    for axes in (left, right):
+        axes.grid(axis="x", color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(results[0].setting, x=0.01, ha="left", fontsize=_LABEL_SIZE, color="0.3")
     if path is not None:
         figure.savefig(path, dpi=200)
     return figure

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from initcore import _core, streams
 from initcore.dtypes import FLOAT64
-from initcore.laws import Normal
+from initcore.laws import Constant, Normal, Pieces
 from initcore.layouts import Layout
 
 # Elements from here on choose the zeros of a sparse tensor: beyond those of any tensor.
@@ -57,9 +57,14 @@ class Identity:
         rows = rows[rows < shape[1]]
         return [rows, rows]
 
-    def moments(self, shape: tuple[int, ...]) -> Moments:
+    def laws(self, shape: tuple[int, ...], *_: object) -> tuple[Moments]:
         self._check(shape)
-        return _of_ones(min(shape), shape)
+        return (_of_ones(min(shape), shape),)
+
+    def pieces(self, shape: tuple[int, ...]) -> Pieces:
+        """But for the ones."""
+        self._check(shape)
+        return Pieces((Constant(0.0),))
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,13 @@ class Dirac:
         taps = [np.full(np.count_nonzero(passed), size // 2) for size in shape[2:]]
         return [rows[passed], channels[passed], *taps]
 
-    def moments(self, shape: tuple[int, ...]) -> Moments:
-        return _of_ones(self.groups * min(self._group_size(shape), shape[1]), shape)
+    def laws(self, shape: tuple[int, ...], *_: object) -> tuple[Moments]:
+        return (_of_ones(self.groups * min(self._group_size(shape), shape[1]), shape),)
+
+    def pieces(self, shape: tuple[int, ...]) -> Pieces:
+        """But for the ones."""
+        self._group_size(shape)
+        return Pieces((Constant(0.0),))
 
 
 @dataclass(frozen=True)
@@ -136,9 +146,9 @@ class Orthogonal:
         rows = math.prod(shape[axis] for axis in outs)
         return rows, math.prod(shape[axis] for axis in range(len(shape)) if axis not in outs)
 
-    def moments(self, shape: tuple[int, ...]) -> Moments:
+    def laws(self, shape: tuple[int, ...], *_: object) -> tuple[Moments]:
         longer = max(*self.sides(shape), 1)
-        return Moments(0.0, self.gain / math.sqrt(longer), self.gain)
+        return (Moments(0.0, self.gain / math.sqrt(longer), self.gain),)
 
     def draw(self, shape: tuple[int, ...], source: Source) -> npt.NDArray[np.float64]:
         outs = sorted(self.layout.axes(shape)[1])
@@ -169,11 +179,10 @@ class DeltaOrthogonal:
                 f"(out, in, *kernel), got {shape}"
             )
 
-    def moments(self, shape: tuple[int, ...]) -> Moments:
+    def laws(self, shape: tuple[int, ...], *_: object) -> tuple[Moments]:
         self._check(shape)
-        return Moments(
-            0.0, self.gain / math.sqrt(max(shape[0] * math.prod(shape[2:]), 1)), self.gain
-        )
+        longer = max(shape[0] * math.prod(shape[2:]), 1)
+        return (Moments(0.0, self.gain / math.sqrt(longer), self.gain),)
 
     def draw(self, shape: tuple[int, ...], source: Source) -> npt.NDArray[np.float64]:
         self._check(shape)
@@ -197,9 +206,9 @@ class Sparse:
             raise ValueError(f"shape must have 2 axes for sparse, got {shape}")
         return math.ceil(self.sparsity * shape[0])
 
-    def moments(self, shape: tuple[int, ...]) -> Moments:
+    def laws(self, shape: tuple[int, ...], *_: object) -> tuple[Moments]:
         kept = 1.0 - self._zeros(shape) / max(shape[0], 1)
-        return Moments(0.0, self.std * math.sqrt(kept), math.inf if self.std and kept else 0.0)
+        return (Moments(0.0, self.std * math.sqrt(kept), math.inf if self.std and kept else 0.0),)
 
     def draw(self, shape: tuple[int, ...], source: Source) -> npt.NDArray[np.float64]:
         n_zeros = self._zeros(shape)

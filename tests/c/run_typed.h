@@ -25,8 +25,9 @@ static void T(take)(const REAL *x, size_t n) {
 static void T(take_moments)(const ic_moments *m, size_t n) {
     uint64_t digest = n;
     for (size_t i = 0; i < n; i++) {
-        const double fields[] = {m[i].count, m[i].mean,      m[i].m2,       m[i].abs_max,
-                                 m[i].zeros, m[i].saturated, m[i].nonfinite};
+        const double fields[] = {m[i].count, m[i].mean, m[i].m2, m[i].abs_max, m[i].zeros,
+                                 m[i].saturated, m[i].nonfinite, m[i].m3, m[i].m4, m[i].within,
+                                 m[i].dead, m[i].overflows, m[i].cosine};
         for (size_t f = 0; f < COUNT(fields); f++) {
             uint64_t word;
             memcpy(&word, fields + f, sizeof word);
@@ -76,7 +77,7 @@ static void T(run_moments)(const ic_kernels *k) {
         for (size_t i = 0; i < COUNT(WIDTHS); i++) {
             const size_t batch = WIDTHS[i];
             REAL *x = T(inputs)(units * batch);
-            ic_moments state = {0, 0, 0, 0, 0, 0, 0};
+            ic_moments state = {0};
             name("moments %zu bytes units %zu batch %zu", sizeof *x, units, batch);
             k->T(moments)(x, units, batch, &state);
             if (units > 1) x[batch] = (REAL)NAN;

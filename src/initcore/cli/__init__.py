@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command line: ``initcore propagate``, ``chain``, ``draw``, ``gain``, ``theory``, ``verify``.
+"""The command line: ``initcore propagate``, ``attention``, ``chain``, ``draw``, and others.
 
 One small module a command; ``app`` puts them together, ``common`` holds what they share. Only this
 module may be imported without the extra ``cli``: it says in one line what is missing.

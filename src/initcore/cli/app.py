@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import initcore
+from initcore.cli.attention import attention
 from initcore.cli.chain import chain
 from initcore.cli.draw import draw
 from initcore.cli.gain import gain
@@ -17,7 +18,7 @@ from initcore.cli.theory import theory
 from initcore.cli.verify import verify
 
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
-for command in (propagate, chain, draw, gain, theory, verify):
+for command in (propagate, attention, chain, draw, gain, theory, verify):
     app.command()(command)
 
 # Everything typer raises for bad usage derives from this class, whichever click it is built on.

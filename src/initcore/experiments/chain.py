@@ -140,8 +140,8 @@ class ChainWorker:
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
         """See ``engine.Worker``."""
         n_trials, n_layers, backward = stop - start, self._n_layers, self._experiment.backward
-        states = np.zeros((n_trials, n_layers, 2, 7))
-        gradients = np.zeros((n_trials, n_layers, 3, 7)) if backward else None
+        states = np.zeros((n_trials, n_layers, 2, _core.MOMENTS))
+        gradients = np.zeros((n_trials, n_layers, 3, _core.MOMENTS)) if backward else None
         if self._experiment.method == "gram":
             finished = self._kernels.gram(
                 self._chain, self._gradient_streams, start, n_trials, states, gradients,

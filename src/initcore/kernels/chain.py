@@ -64,11 +64,11 @@ def run_shared(
     cancel: npt.NDArray[np.int32],
 ) -> bool:
     """One trial in as many threads as there are workspaces, the outputs of each layer cut among
-    them. What ``Kernels.chain`` computes of one trial, with the same bits; state (layers, 2, 7) or
-    None. False when cancelled."""
+    them. What ``Kernels.chain`` computes of one trial, with the same bits; state
+    (layers, 2, MOMENTS) or None. False when cancelled."""
     shared, threads = workspaces[0], len(workspaces)
-    units = np.empty((max(widths), 2, 2))
-    parts = np.empty((threads, 2, 7))
+    units = np.empty((max(widths), 2, _core.UNIT))
+    parts = np.empty((threads, 2, _core.MOMENTS))
     found = (None, None) if state is None else (units, parts)
     kernels.chain_input(chain, trial, shared)
     for layer, n_out in enumerate(widths[1:]):
@@ -83,6 +83,7 @@ def run_shared(
             return False
         if state is not None:
             kernels.chain_merge(units[:n_out], batch, parts, state[layer])
+            kernels.chain_cosines(chain, layer, False, state[layer], shared, shared)
     return True
 
 
@@ -99,15 +100,17 @@ def run_shared_backward(
     cancel: npt.NDArray[np.int32],
 ) -> bool:
     """``Kernels.chain_backward`` of one trial as ``run_shared`` does ``Kernels.chain``; the states
-    are (layers, 2, 7) and (layers, 3, 7), both or neither None."""
+    are (layers, 2, MOMENTS) and (layers, 3, MOMENTS), both or neither None."""
     if not run_shared(kernels, chain, widths, batch, trial, state, None, workspaces, cancel):
         return False
     shared, threads = workspaces[0], len(workspaces)
     top = None if gradient_state is None else gradient_state[-1, :2]
     kernels.chain_output_gradient(chain, trial, top, out, shared, shared)
-    units = np.empty((max(widths), 2, 2))
-    weight_units = np.empty((max(widths), 1, 2))
-    parts = np.empty((threads, 2, 7))
+    if top is not None:
+        kernels.chain_cosines(chain, len(widths) - 2, True, top, shared, shared)
+    units = np.empty((max(widths), 2, _core.UNIT))
+    weight_units = np.empty((max(widths), 1, _core.UNIT))
+    parts = np.empty((threads, 2, _core.MOMENTS))
     for layer in reversed(range(len(widths) - 1)):
         n_in, n_out = widths[layer : layer + 2]
         found = (None, None) if gradient_state is None else (units, weight_units)
@@ -129,8 +132,10 @@ def run_shared_backward(
             return False
         if gradient_state is not None:
             if layer:
-                kernels.chain_merge(units[:n_in], batch, parts, gradient_state[layer - 1, :2])
-            no_parts = np.empty((0, 1, 7))
+                below = gradient_state[layer - 1, :2]
+                kernels.chain_merge(units[:n_in], batch, parts, below)
+                kernels.chain_cosines(chain, layer - 1, True, below, shared, shared)
+            no_parts = np.empty((0, 1, _core.MOMENTS))
             kernels.chain_merge(weight_units[:n_in], n_out, no_parts, gradient_state[layer, 2:])
     return True
 
@@ -274,7 +279,7 @@ def chain(
     """
     chosen = _operands(x, weights, biases, activation, last)
     y = np.empty((*chosen.lead, chosen.batch, chosen.widths[-1]), chosen.dtype)
-    states = np.zeros((*chosen.lead, len(chosen.weights), 2, 7)) if stats else None
+    states = np.zeros((*chosen.lead, len(chosen.weights), 2, _core.MOMENTS)) if stats else None
     kernels = _core.default()
     cancel = np.zeros(1, np.int32)
 
@@ -404,13 +409,13 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         x: any shape; float16, bfloat16, float32, float64 or integers.
 
     Returns:
-        LayerStats of 0-d float64 arrays: mean, second_moment, variance (ddof 0, from centred
-        squares), abs_max, zero_fraction, nonfinite_fraction. Of an array (batch, n) they have the
-        bits that `chain` gives for those activations.
+        LayerStats of 0-d float64 arrays, of which saturated_fraction and cosine are unknown; a unit
+        is an entry of the last axis, the batch all others (of 0 or 1 axes all). Of an array
+        (batch, n) they have the bits that `chain` gives for those activations.
     """
     array = check_array("x", x)
     real = compute_dtype(array.dtype)
-    state = np.zeros(7)
+    state = np.zeros(_core.MOMENTS)
     if array.size:
         rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(-1, array.shape[-1])
         batch, n = rows.shape
@@ -418,6 +423,7 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         for start in range(0, n, step):
             units = contiguous(rows[:, start : start + step].T, real)
             _core.default().moments(units, state)
+    state[-1] = np.nan  # the cosine, which takes whole layers
     return LayerStats.from_states(state, activation=True)
 
 

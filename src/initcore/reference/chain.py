@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .activations import activate
 from .matmul import fma, matmul
-from .moments import FIELDS, moments
+from .moments import COUNT, FIELDS, M2, WITHIN, layer_moments, merge
 
 __all__ = ["chain", "chain_backward"]
 
@@ -25,8 +25,8 @@ def chain(
 
     activations: (name, parameter) a layer; thresholds: a layer's unit counts as saturated where
     |φ′(h)| is below it (None: nowhere; NaN: unknown). Returns the last activation (batch, n_out)
-    and the states (layers, 2, 7) of h and of φ(h), columns as in `moments`. The dtype is x's: h
-    is a chain of fma in it, φ(h) is exact and rounded once to it, statistics are float64.
+    and the states (layers, 2, FIELDS) of h and of φ(h), columns as in `moments`. The dtype is x's:
+    h is a chain of fma in it, φ(h) is exact and rounded once to it, statistics are float64.
     """
     states = np.zeros((len(weights), 2, len(FIELDS)))
     for layer, (weight, bias, (name, parameter)) in enumerate(
@@ -37,8 +37,8 @@ def chain(
             x = activate(h, name, parameter).astype(h.dtype)
         slope = activate(h, name, parameter, derivative=True)
         threshold = 0.0 if thresholds is None else thresholds[layer]
-        states[layer, 0] = moments(h.T, slope.T, threshold)
-        states[layer, 1] = moments(x.T)
+        states[layer, 0] = layer_moments(h.T, slope.T, threshold)
+        states[layer, 1] = layer_moments(x.T)
     return x, states
 
 
@@ -56,7 +56,7 @@ def chain_backward(
         dh = dx ⊙ φ′(h),    dW = dhᵀ x,    db = Σ_batch dh,    dx (of the layer below) = dh W
 
     Returns dx (batch, n_in), a dW (n_out, n_in) and a db (n_out,) a layer, and the states
-    (layers, 3, 7) of every dx, dh and dW, columns as in `moments`; that of dW knows its count
+    (layers, 3, FIELDS) of every dx, dh and dW, columns as in `moments`; that of dW knows its count
     and, about 0 and not about the mean, Σ dW². A product is a chain of fma over ascending k: the
     layer's outputs in dx, the batch in dW and db. φ′(h) is exact and rounded once.
     """
@@ -72,21 +72,23 @@ def chain_backward(
     for layer in reversed(range(len(weights))):
         with np.errstate(all="ignore"):
             dh = dx * slopes[layer]
-        states[layer, 0], states[layer, 1] = moments(dx.T), moments(dh.T)
+        states[layer, 0], states[layer, 1] = layer_moments(dx.T), layer_moments(dh.T)
         dw = matmul(dh.T, inputs[layer].T)
         d_weights.append(dw)
         d_biases.append(matmul(dh.T, np.ones((1, len(dh)), dh.dtype))[:, 0])
-        states[layer, 2, [0, 2]] = dw.size, _sum_of_squares(dw)
+        states[layer, 2] = _squares(dw)
         dx = matmul(dh, weights[layer].T)
     return dx, d_weights[::-1], d_biases[::-1], states
 
 
-def _sum_of_squares(dw: NDArray[Any]) -> float:
-    """Σ dW² in float64: down each column by fma, then over the columns in index order."""
+def _squares(dw: NDArray[Any]) -> NDArray[np.float64]:
+    """The state of Σ dW² in float64: down each column by fma, then over them in index order."""
     column_sums = np.zeros(dw.shape[1])
     for row in dw.astype(np.float64):
         column_sums = fma(row, row, column_sums)
-    total = 0.0
-    for column_sum in column_sums.tolist():
-        total += column_sum
-    return total
+    state = np.zeros(len(FIELDS))
+    for column_sum in column_sums:
+        column = np.zeros(len(FIELDS))
+        column[[COUNT, M2, WITHIN]] = len(dw), column_sum, column_sum
+        state = merge(state, column)
+    return state

@@ -18,13 +18,21 @@ FIELDS = (
     "mean",
     "second_moment",
     "variance",
+    "kurtosis",
+    "batch_variance",
     "abs_max",
     "zero_fraction",
     "saturated_fraction",
     "nonfinite_fraction",
+    "float16_overflow_fraction",
+    "dead_fraction",
+    "cosine",
 )
 # Every field but abs_max is a mean over trials; abs_max is the largest.
 AVERAGED = tuple(name for name in FIELDS if name != "abs_max")
+
+# Fourth powers of deviations whose sum is smaller have lost digits in float64, or all.
+_LEAST_FOURTH_POWERS = 1e-290
 
 
 def _unknown() -> Array:
@@ -40,11 +48,23 @@ class LayerStats(Record):
 
     mean, second_moment, variance
         of all entries: E[x], E[x²], E[x²] − E[x]² (computed from centred squares).
+    kurtosis
+        of all entries: E[(x − E[x])⁴] / variance², 3 of a normal; NaN where all are equal or their
+        fourth powers leave the range of float64.
+    batch_variance
+        the variance over the batch of each unit, mean over units.
     abs_max
         the largest |x|, over trials the largest.
     zero_fraction, saturated_fraction, nonfinite_fraction
         shares of entries, from 0 to 1. Saturated, of pre-activations only: |φ′(h)| < 0.05 max|φ′|;
         NaN where φ′ is unbounded.
+    float16_overflow_fraction
+        the share of entries that float16 rounds to ±∞: |x| ≥ 65520.
+    dead_fraction
+        the share of units that are zero for the whole batch.
+    cosine
+        the mean cosine of two different rows of the batch, (‖Σ_b x̂_b‖² − B) / (B(B − 1)) with
+        x̂ = x/‖x‖ and B rows that are not zero; NaN below two of them.
     se
         the standard errors over trials (ddof 1) in the same record, NaN at one trial and for
         abs_max; None where there were no trials.
@@ -53,10 +73,15 @@ class LayerStats(Record):
     mean: Array
     second_moment: Array
     variance: Array
+    kurtosis: Array = field(default_factory=_unknown)
+    batch_variance: Array = field(default_factory=_unknown)
     abs_max: Array = field(default_factory=_unknown)
     zero_fraction: Array = field(default_factory=_unknown)
     saturated_fraction: Array = field(default_factory=_unknown)
     nonfinite_fraction: Array = field(default_factory=_unknown)
+    float16_overflow_fraction: Array = field(default_factory=_unknown)
+    dead_fraction: Array = field(default_factory=_unknown)
+    cosine: Array = field(default_factory=_unknown)
     se: LayerStats | None = None
 
     def __post_init__(self) -> None:
@@ -69,27 +94,33 @@ class LayerStats(Record):
 
     @classmethod
     def from_states(cls, states: ArrayLike, *, activation: bool = False) -> Self:
-        """Statistics from the running states of the moments kernel, float64 (..., 7); fields (...).
+        """Statistics from the running states of the moments kernel, float64 (..., MOMENTS); fields
+        (...).
 
-        A state is count, mean, Σ(x − mean)², largest |x|, and the numbers of zero, saturated and
-        non-finite entries. ``activation``: they are of activations or gradients, which are never
-        saturated.
+        A state is what ``ic_moments`` of csrc/initcore.h is. ``activation``: they are of
+        activations or gradients, which are never saturated.
         """
-        table = np.asarray(states, np.float64)
-        columns = [table[..., i] for i in range(7)]
-        count, mean, m2, abs_max, zeros, saturated, nonfinite = columns
+        table = np.moveaxis(np.asarray(states, np.float64), -1, 0)
+        count, mean, m2, abs_max, zeros, saturated, nonfinite, *others = table
+        _, m4, within, dead, overflows, cosine = others
         # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
         with np.errstate(all="ignore"):
             variance = m2 / count
+            measurable = np.isfinite(m4) & (m4 >= _LEAST_FOURTH_POWERS)
             return cls(
                 mean=np.where(count > 0, mean, np.nan),
                 second_moment=variance + mean * mean,
                 variance=variance,
+                kurtosis=np.where(measurable, m4 / m2 / variance, np.nan),
+                batch_variance=within / count,
                 # of nothing but NaN, and of nothing, there is no largest
                 abs_max=np.where((abs_max > 0) | (nonfinite < count), abs_max, np.nan),
                 zero_fraction=zeros / count,
                 saturated_fraction=_unknown() if activation else saturated / count,
                 nonfinite_fraction=nonfinite / count,
+                float16_overflow_fraction=overflows / count,
+                dead_fraction=dead / count,
+                cosine=np.where(count > 0, cosine, np.nan),
             )
 
     @classmethod
@@ -138,7 +169,8 @@ class ChainLayers(Record):
 
 def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
     """A heading and rows of the chosen layers: the pre-activation h first, then the activation x,
-    each with the second moment of the gradient by it where there is a backward pass.
+    each with the second moment of the gradient by it where there is a backward pass, else with what
+    it says of dead units and of inputs that become alike.
 
     A LayerStats, which may be of either, has one row a layer. Axes before the layers (trials of a
     user's arrays) are averaged over.
@@ -157,8 +189,7 @@ def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> 
     error = "" if first.se is None else " ± s.e."
     heading = ["layer", "", f"second moment{error}", "predicted"]
     heading += ["mean", "variance", "zeros", "saturated"]
-    if backward:
-        heading += [f"gradient{error}", "predicted"]
+    heading += [f"gradient{error}", "predicted"] if backward else ["dead", "cosine"]
 
     def at(values: Array, layer: int) -> float:
         return float(np.mean(np.atleast_1d(values)[..., layer - 1]))
@@ -180,11 +211,16 @@ def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> 
                 share(at(stats.zero_fraction, layer)),
                 share(at(stats.saturated_fraction, layer)),
             ]
-            if gradient is not None:
+            if gradient is None:
+                row.append(share(at(stats.dead_fraction, layer)))
+                cosine = at(stats.cosine, layer)
+                row.append("-" if math.isnan(cosine) else f"{cosine:.3f}")
+            else:
                 row.append(second_moment(gradient, layer))
                 known = expected_gradient
                 row.append(number(at(known.second_moment, layer)) if known else "-")
             rows.append(row)
     if theory is None:
-        rows = [row[:3] + row[4:8] + row[8:9] for row in rows]
+        shown = [i for i, name in enumerate(heading) if name != "predicted"]
+        rows = [[row[i] for i in shown] for row in rows]
     return rows

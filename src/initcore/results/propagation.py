@@ -108,8 +108,8 @@ class ChainAccumulator(Accumulator):
         super().__init__(*_record_sizes(n_layers, backward), *pairs)
 
     def add_states(self, states: Array, gradient_states: Array | None = None) -> None:
-        """Add trials: the chain kernel's states, (trials, L, 2, 7) and, of the gradients by x, h
-        and W, (trials, L, 3, 7)."""
+        """Add trials: the chain kernel's states, (trials, L, 2, MOMENTS) and, of the gradients by
+        x, h and W, (trials, L, 3, MOMENTS)."""
         sides = [
             LayerStats.from_states(states[:, :, 0]),
             LayerStats.from_states(states[:, :, 1], activation=True),

@@ -17,7 +17,7 @@ from initcore.results.text import number
 _ROW_STATISTICS = ("lse", "max_prob", "entropy", "sum_sq", "jacobian_norm")
 
 
-def _exact_means(table: Array) -> list[float]:
+def exact_means(table: Array) -> list[float]:
     """The means of the finite values in the columns of a float64 table, correctly rounded."""
     sums = np.zeros((table.shape[1], _core.EXACT_WORDS), np.int64)
     _core.default().exact_add(sums, table)
@@ -117,7 +117,7 @@ class SoftmaxRows(Record):
             "masked_rows": int(np.sum(self.lse == -np.inf)),
             "nonfinite_rows": int(np.sum(np.isnan(self.lse))),
             "saturated_rows": int(np.sum(self.saturated)),
-            **dict(zip(names, _exact_means(np.stack(columns, axis=1)), strict=True)),
+            **dict(zip(names, exact_means(np.stack(columns, axis=1)), strict=True)),
         }
 
     def __str__(self) -> str:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Normalization of rows, forward and backward, with the same bits on every machine."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from initcore.kernels.chain import chain
+
+Rows = NDArray[np.float32]
+Wide = NDArray[np.float64]
+
+
+class Normalized(NamedTuple):
+    """Rows x (rows, n) after a norm: y = x/r, r the root mean square of a row ("rms"), that of the
+    row without its mean, which is subtracted ("layer"), or its length ("l2"). Rows without size
+    stay zero, and pass no gradient on.
+
+    There is no ε: what is measured is the norm, not the size at which it gives way.
+    """
+
+    y: Rows
+    kind: str
+    inverse: Wide  # 1/r, (rows, 1)
+
+    def gradient(self, dy: Rows) -> Rows:
+        """∂/∂x of what has ∂/∂y = `dy`: (dy − y·⟨dy·y⟩)/r, where ⟨⟩ is a row's mean (its sum for
+        "l2"), and dy loses its mean first for "layer"."""
+        wide, y = dy.astype(np.float64), self.y.astype(np.float64)
+        n = y.shape[1]
+        if self.kind == "layer":
+            wide -= _row_sums(wide) / n
+        along = _row_sums(wide * y) / (1 if self.kind == "l2" else n)
+        y *= along
+        wide -= y
+        wide *= self.inverse
+        return _float32(wide)
+
+
+def normalize(x: Rows, kind: str) -> Normalized:
+    """See :class:`Normalized`."""
+    wide = x.astype(np.float64)
+    n = x.shape[1]
+    if kind == "layer":
+        wide -= _row_sums(wide) / n
+    size = np.sqrt(_row_sums(wide * wide) / (1 if kind == "l2" else n))
+    with np.errstate(divide="ignore"):
+        inverse = np.where(size > 0, 1 / size, 0.0)
+    wide *= inverse
+    return Normalized(_float32(wide), kind, inverse)
+
+
+def _float32(wide: Wide) -> Rows:
+    with np.errstate(over="ignore"):
+        return wide.astype(np.float32)
+
+
+def _row_sums(wide: Wide) -> Wide:
+    # As a product, whose order of terms is the same everywhere; that of np.sum is NumPy's affair.
+    ones = np.ones((1, wide.shape[1]))
+    sums, _ = chain(wide, [ones], activation="linear", stats=False, threads=1)
+    return sums
