@@ -165,7 +165,7 @@ class TestLaw:
     TRIALS = 4000
 
     def both(self, x, widths, names, laws):
-        """(forward states, gradient states) of dense and of gram trials, (trials, layers, ., MOMENTS)."""
+        """(forward states, gradient states), (trials, layers, ., fields), of dense and of gram."""
         kernels = _core.default()
         dense = gram_spec(x, widths, names, laws, backward=True)
         gram = gram_spec(x, widths, names, laws, backward=True, weights=[
