@@ -62,6 +62,22 @@ def test_propagate_backward(capsys, tmp_path):
     assert "gradient" not in without
 
 
+def test_propagate_by_gram(capsys, tmp_path):
+    """Named in the title; weights that are not Gaussian are refused in a line, by the option."""
+    path = tmp_path / "gram.json"
+    options = (*SMALL, "--method", "gram", "--init")
+    code, out, _ = run(capsys, "propagate", *options, "xavier_normal,kaiming_normal")
+    assert code == 0
+    assert "by gram" in out
+    code, out, _ = run(capsys, "propagate", *options, "kaiming_normal", "--json", path)
+    assert code == 0
+    assert ic.Propagation.load(path).method == "gram"
+    code, out, err = run(capsys, "propagate", *options, "torch_linear")
+    assert (code, out) == (2, "")
+    assert "init of layer 0 must be normal" in " ".join(err.split())
+    assert "use method='dense'" in " ".join(err.split())
+
+
 def test_without_options_it_compares_four_initializers(monkeypatch, capsys):
     module = importlib.import_module("initcore.cli.propagate")
     asked = {}

@@ -10,6 +10,7 @@ import initcore as ic
 from initcore import _core
 from initcore.reference import gram as reference
 from initcore.reference.sampling import CONSTANT, NORMAL
+from initcore.streams import stream_id
 from kernel_calls import layer_codes, normal, run_backward, run_gram, same_bits
 
 INFINITE = (-np.inf, np.inf)
@@ -164,7 +165,7 @@ class TestLaw:
     TRIALS = 4000
 
     def both(self, x, widths, names, laws):
-        """(forward states, gradient states) of dense and of gram trials, (trials, layers, ., MOMENTS)."""
+        """(forward states, gradient states), (trials, layers, ., fields), of dense and of gram."""
         kernels = _core.default()
         dense = gram_spec(x, widths, names, laws, backward=True)
         gram = gram_spec(x, widths, names, laws, backward=True, weights=[
@@ -306,6 +307,24 @@ class TestPropagate:
             for t in (range(30), range(30, 64))
         )
         assert (last + first).equals(results[0])
+
+    def test_the_streams_by_their_names(self):
+        """Trial 3 of a seed, from sources that are named one by one."""
+        names = ("input", "layers.0.gram", "layers.1.gram", "output_gradient")
+        x, *weights, top = (source(stream_id(name), 1.0) for name in names)
+        spec = (
+            "float32", 5, 20, [40, 60, 30], layer_codes(["relu"] * 2, [0.05] * 2), x,
+            [(*weights[0][:2], 0.25, *weights[0][3:]), (*weights[1][:2], 0.5, *weights[1][3:])],
+            [None, None], top,
+        )  # fmt: skip
+        gradient_streams = [stream_id(f"layers.{layer}.gram_gradient") for layer in (0, 1)]
+        states, gradients = run_gram(_core.default(), spec, gradient_streams, trial=3)
+        result = ic.propagate(
+            **{**self.CHAIN, "trials": range(3, 4)}, init=["normal(std=0.25)", "normal(std=0.5)"],
+            backward=True, seed=5,
+        )  # fmt: skip
+        assert result.pre.mean.tolist() == states[0, :, 0, MEAN].tolist()
+        assert result.grad_post.mean.tolist() == gradients[0, :, 0, MEAN].tolist()
 
     def test_it_runs_again_from_a_file(self, tmp_path):
         result = ic.propagate(**self.CHAIN)
