@@ -420,7 +420,8 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
   double *gram = DOUBLES(gradient_gram);
   if (gradients) {
     memset(gradients, 0, 3 * n_layers * sizeof *gradients);
-    for (size_t i = 0; i < 3 * n_layers; i++) gradients[i].cosine = NAN;
+    for (size_t i = 0; i < 3 * n_layers; i++) /* weights have no rows to compare */
+      if (i % 3 < 2) gradients[i].cosine = NAN;
   }
   R(chain_fill)(k, c, &c->output_gradient, trial, c->layers[n_layers - 1].n_out,
                 R(gram_gradient)(plan, base, n_layers), REALS(slab));

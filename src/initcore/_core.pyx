@@ -101,8 +101,8 @@ cdef class Chain:
 
 
 cdef class Gradients:
-    """Where a backward pass writes: `input` (batch, n_in), one of `weights` (n_out, n_in) and one of
-    `biases` (n_out) a layer, C-contiguous arrays of the chain's dtype; None where not wanted."""
+    """Where a backward pass writes: `input` (batch, n_in), one of `weights` (n_out, n_in) and one
+    of `biases` (n_out) a layer, C-contiguous arrays of the chain's dtype; None where not wanted."""
 
     cdef ic_gradients gradients
     cdef list buffers
@@ -217,16 +217,21 @@ cdef class AttentionGradient:
         g.k_users = &k_users[0] if k_users.shape[0] else NULL
 
 
+cdef int check_fields(Py_ssize_t given, Py_ssize_t accepted) except -1:
+    if given != accepted:
+        raise ValueError(f"a record of {given} numbers was given: {accepted} is accepted")
+    return 0
+
+
 cdef int check_states(double[:, :, :, ::1] states, Chain chain, uint64_t n_trials,
                       size_t kinds) except -1:
     # what a kernel writes past the end of an array would be silent
-    if states is not None and (states.shape[0] < <ptrdiff_t>n_trials
-                               or states.shape[1] != <ptrdiff_t>chain.chain.n_layers
-                               or states.shape[2] != <ptrdiff_t>kinds or states.shape[3] != MOMENTS):
-        raise ValueError(
-            f"states has shape {tuple(states.shape[:4])}: "
-            f"({n_trials}, {chain.chain.n_layers}, {kinds}, {MOMENTS}) is accepted"
-        )
+    if states is None:
+        return 0
+    given = states.shape[0], states.shape[1], states.shape[2], states.shape[3]
+    accepted = n_trials, chain.chain.n_layers, kinds, MOMENTS
+    if given != accepted:
+        raise ValueError(f"states has shape {given}: {accepted} is accepted")
     return 0
 
 
@@ -310,7 +315,8 @@ cdef class Kernels:
                     self.k.activate_f64(&x[0], &out[0], n, activation, parameter, derivative)
 
     def moments(self, const real[:, ::1] x, double[::1] state):
-        """Merges the units (rows of x, one value a batch row) into state, in index order."""
+        """Merges the units (rows of x, one value a batch row) into state (MOMENTS), in order."""
+        check_fields(state.shape[0], MOMENTS)
         cdef size_t units = x.shape[0]
         cdef size_t batch = x.shape[1]
         if units and batch:
@@ -374,6 +380,10 @@ cdef class Kernels:
                       uint8_t[::1] shared, uint8_t[::1] own, const int32_t[::1] cancel):
         """Outputs first … last − 1 of a layer; units (n_out, 2, UNIT), part (2, MOMENTS) and y
         (batch, n_out of the last layer) may be None, part is written. False when cancelled."""
+        if units is not None:
+            check_fields(units.shape[2], UNIT)
+        if part is not None:
+            check_fields(part.shape[1], MOMENTS)
         cdef float[:, ::1] y32 = None
         cdef double[:, ::1] y64 = None
         cdef float *out32 = NULL
@@ -401,8 +411,11 @@ cdef class Kernels:
 
     def chain_merge(self, const double[:, :, ::1] units, size_t batch,
                     const double[:, :, ::1] parts, double[:, ::1] state):
-        """Into state (states, MOMENTS), zeros before, units (n, states, UNIT) of `batch` values each
-        and the parts (n_parts, states, MOMENTS) of the ranges they came in; 1 or 2 states."""
+        """Into state (states, MOMENTS), zeros before, units (n, states, UNIT) of `batch` values
+        each and the parts (n_parts, states, MOMENTS) of the ranges they came in; 1 or 2 states."""
+        check_fields(units.shape[2], UNIT)
+        check_fields(parts.shape[2], MOMENTS)
+        check_fields(state.shape[1], MOMENTS)
         cdef size_t n = units.shape[0]
         cdef size_t n_parts = parts.shape[0]
         cdef int states = <int>units.shape[1]
@@ -416,13 +429,16 @@ cdef class Kernels:
                       double[:, ::1] state, uint8_t[::1] shared, uint8_t[::1] own):
         """Into state (2, MOMENTS), the cosines of a layer whose columns or, of the gradients by its
         activation and pre-activation, those of the layer above have just been computed."""
+        check_fields(state.shape[1], MOMENTS)
         cdef ic_moments *moments = <ic_moments *>&state[0, 0]
         cdef bint single = chain.dtype == "float32"
         with nogil:
             if single:
-                self.k.chain_cosines_f32(&chain.chain, layer, gradient, moments, &shared[0], &own[0])
+                self.k.chain_cosines_f32(&chain.chain, layer, gradient, moments, &shared[0],
+                                         &own[0])
             else:
-                self.k.chain_cosines_f64(&chain.chain, layer, gradient, moments, &shared[0], &own[0])
+                self.k.chain_cosines_f64(&chain.chain, layer, gradient, moments, &shared[0],
+                                         &own[0])
 
     def chain_backward(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
                        double[:, :, :, ::1] states, double[:, :, :, ::1] gradient_states,
@@ -456,7 +472,9 @@ cdef class Kernels:
 
     def chain_output_gradient(self, Chain chain not None, uint64_t trial, double[:, ::1] state,
                               Gradients out, uint8_t[::1] shared, uint8_t[::1] own):
-        """The first piece of a backward pass; state (2, MOMENTS), of the last layer, may be None."""
+        """The first piece of a backward pass; state (2, MOMENTS), of the last layer, or None."""
+        if state is not None:
+            check_fields(state.shape[1], MOMENTS)
         cdef ic_moments *moments = <ic_moments *>&state[0, 0] if state is not None else NULL
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
         cdef bint single = chain.dtype == "float32"
@@ -472,8 +490,14 @@ cdef class Kernels:
                                size_t first, size_t last, double[:, :, ::1] units,
                                double[:, :, ::1] weight_units, double[:, ::1] part, Gradients out,
                                uint8_t[::1] shared, uint8_t[::1] own, const int32_t[::1] cancel):
-        """Inputs first … last − 1 of a layer; units (n_in, 2, 2), weight_units (n_in, 1, 2) and part
-        (2, MOMENTS) may be None, part is written. False when cancelled."""
+        """Inputs first … last − 1 of a layer; units (n_in, 2, UNIT), weight_units (n_in, 1, UNIT)
+        and part (2, MOMENTS) may be None, part is written. False when cancelled."""
+        if units is not None:
+            check_fields(units.shape[2], UNIT)
+        if weight_units is not None:
+            check_fields(weight_units.shape[2], UNIT)
+        if part is not None:
+            check_fields(part.shape[1], MOMENTS)
         cdef ic_unit *found = <ic_unit *>&units[0, 0, 0] if units is not None else NULL
         cdef ic_unit *squares = (
             <ic_unit *>&weight_units[0, 0, 0] if weight_units is not None else NULL

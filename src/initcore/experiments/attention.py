@@ -416,7 +416,7 @@ def _joined_rows(parts: Sequence[AttentionRows | None]) -> AttentionRows:
 
 
 def _second_moment(x: Real) -> float:
-    state = np.zeros(7)
+    state = np.zeros(_core.MOMENTS)
     _core.default().moments(x.reshape(-1, x.shape[-1]), state)
     return _of_state(state)
 

@@ -63,7 +63,7 @@ def gram(
     dy: NDArray[Any] | None = None,
     gradient_normals: Sequence[NDArray[Any]] = (),
 ) -> tuple[Float64, Float64 | None]:
-    """The states (layers, 2, fields) of h and φ(h), and with dy (batch, n_out) those (layers, 3, fields) of
+    """The states (layers, 2, .) of h and φ(h), and with dy (batch, n_out) those (layers, 3, .) of
     the gradients by φ(h), h and W, columns as in `chain` and `chain_backward`.
 
     x (batch, n_in); a layer's Z is the first columns of normals (n_out, batch), its E those of
