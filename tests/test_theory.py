@@ -279,7 +279,7 @@ def test_gradients_of_functions_come_from_their_values():
 def test_what_a_person_reads():
     text = str(predict([30] * 3))
     assert text.splitlines()[0].split() == [
-        "layer", "second", "moment", "mean", "variance", "zeros", "saturated",
+        "layer", "second", "moment", "mean", "variance", "zeros", "saturated", "dead", "cosine",
     ]  # fmt: skip
     assert "2.000" in text
 
