@@ -8,28 +8,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from numpy.typing import NDArray
 
 from initcore.initializers import initializer
-from initcore.results.exact import ExactRecord, ExactSum
-from initcore.results.propagation import merge_trials
+from initcore.results.exact import ExactSum
+from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
-    DAMAGED,
     Array,
     Record,
-    check_format,
-    damaged,
     frozen,
-    load,
     plain,
-    save,
 )
 from initcore.results.text import html_table, measured, number, share, text_table
 from initcore.scaling import Effect, Sizes, scaling
-from initcore.streams import check_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -195,7 +188,7 @@ ALL_COLUMNS = FORWARD_COLUMNS + len(LINKS) + 1 + 2 * len(PULL_STDS)
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionPropagation(Record):
+class AttentionPropagation(MonteCarlo):
     """What attention with random weights did to random tokens, over trials.
 
     spec
@@ -217,26 +210,9 @@ class AttentionPropagation(Record):
     """
 
     FORMAT: ClassVar[str] = "initcore.attention"
-    VERSION: ClassVar[int] = 1
+    THEORY: ClassVar[type[AttentionTheory]] = AttentionTheory
 
-    spec: Mapping[str, Any]
-    seed: int
-    trials: tuple[range, ...]
-    record: ExactRecord = field(repr=False)
-    # Quadratures differ in the last bits between machines, so theory is no part of what is equal.
     theory: AttentionTheory = field(repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        entries = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in self.spec.items()
-        }
-        object.__setattr__(self, "spec", MappingProxyType(entries))
-
-    @property
-    def n_trials(self) -> int:
-        """The number of trials."""
-        return sum(map(len, self.trials))
 
     @cached_property
     def forward(self) -> AttentionLinks:
@@ -270,27 +246,7 @@ class AttentionPropagation(Record):
         """What the scaling did at these sizes."""
         return scaling(self.spec["scaling"]).effect(self.sizes)
 
-    # Merging and drawing again
-
-    def __add__(self, other: object) -> AttentionPropagation:
-        """Both's trials in one result, the same bits in whatever order results are added.
-
-        ValueError, naming what differs, for another specification or seed, and for trials that both
-        hold.
-        """
-        if not isinstance(other, AttentionPropagation):
-            return NotImplemented
-        mine, others = ({**r.spec, "seed": r.seed} for r in (self, other))
-        for name in mine:
-            if mine[name] != others[name]:
-                raise ValueError(
-                    f"results with different {name} cannot be added: "
-                    f"{mine[name]!r} and {others[name]!r}"
-                )
-        trials = merge_trials(self.trials, other.trials)
-        return AttentionPropagation(
-            self.spec, self.seed, trials, self.record + other.record, self.theory
-        )
+    # Drawing again
 
     def weights(self, trial: int, which: str) -> NDArray[Any]:
         """The weight that was drawn in a trial: `which` is "q", "k", "v" (n_heads·d_k, d_model) or
@@ -300,8 +256,7 @@ class AttentionPropagation(Record):
         scaling's factor is on W_Q's initializer. ValueError for a trial that this result does not
         hold.
         """
-        if not any(trial in held for held in self.trials):
-            raise ValueError(f"trial must be one of {self.trials}; got {trial}")
+        trial = self._held(trial)
         if which not in WEIGHTS:
             raise ValueError(f"which must be one of {', '.join(WEIGHTS)}; got {which!r}")
         init, shape = weight_law(self.spec, self.effect, which)
@@ -457,40 +412,11 @@ class AttentionPropagation(Record):
             "record": self.record.to_dict(),
         }
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
-        check_format(data, cls.FORMAT, cls.VERSION)
-        try:
-            result = cls(
-                spec=data["spec"],
-                seed=check_seed(data["seed"]),
-                trials=tuple(range(start, stop) for start, stop in data["trials"]),
-                record=ExactRecord.from_dict(data["record"]),
-                theory=AttentionTheory.from_dict(data["theory"]),
-            )
-            _check_spec(result)
-            if not all(0 <= held.start < held.stop <= 2**64 for held in result.trials):
-                raise ValueError(f"trials {data['trials']}")
-            if merge_trials(result.trials) != result.trials:
-                raise ValueError(f"trials {data['trials']} in no order")
-            columns = ALL_COLUMNS if result.spec["backward"] else FORWARD_COLUMNS
-            if len(result.record.columns) != columns or result.record.maxima.size:
-                raise ValueError(f"{len(result.record.columns)} columns")
-            if result.record.n_trials != result.n_trials:
-                raise ValueError(f"sums of {result.record.n_trials} trials, not {result.n_trials}")
-        except DAMAGED as error:
-            raise damaged(cls.FORMAT, error) from error
-        return result
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, from which ``load`` gives back the same bits. All of it or nothing."""
-        save(path, self.to_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file of ``save``; ValueError where it is of another format, version or damaged."""
-        return cls.from_dict(load(path))
+    def _check(self) -> None:
+        _check_spec(self)
+        columns = ALL_COLUMNS if self.spec["backward"] else FORWARD_COLUMNS
+        if len(self.record.columns) != columns or self.record.maxima.size:
+            raise ValueError(f"{len(self.record.columns)} columns")
 
 
 #: The weights of attention, in the order of a list of initializers.
@@ -535,7 +461,7 @@ def _words(name: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class ScalingComparison(Record, Sequence[AttentionPropagation]):
+class ScalingComparison(Saved, Sequence[AttentionPropagation]):
     """Several scalings with common random numbers, as a sequence of AttentionPropagation.
 
     seconds
@@ -545,7 +471,6 @@ class ScalingComparison(Record, Sequence[AttentionPropagation]):
     """
 
     FORMAT: ClassVar[str] = "initcore.attention.comparison"
-    VERSION: ClassVar[int] = 1
 
     results: tuple[AttentionPropagation, ...]
     seconds: tuple[float, ...] = field(compare=False)
@@ -624,23 +549,9 @@ class ScalingComparison(Record, Sequence[AttentionPropagation]):
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
-        check_format(data, cls.FORMAT, cls.VERSION)
-        try:
-            results = tuple(AttentionPropagation.from_dict(result) for result in data["results"])
-            seconds = tuple(float(value) for value in data["seconds"])
-            if not results or len(seconds) != len(results):
-                raise ValueError(f"{len(results)} results, {len(seconds)} seconds")
-        except DAMAGED as error:
-            raise damaged(cls.FORMAT, error) from error
+    def _read(cls, data: Mapping[str, Any]) -> Self:
+        results = tuple(AttentionPropagation.from_dict(result) for result in data["results"])
+        seconds = tuple(float(value) for value in data["seconds"])
+        if not results or len(seconds) != len(results):
+            raise ValueError(f"{len(results)} results, {len(seconds)} seconds")
         return cls(results, seconds)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, from which ``load`` gives back the same bits. All of it or nothing."""
-        save(path, self.to_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file of ``save``; ValueError where it is of another format, version or damaged."""
-        return cls.from_dict(load(path))

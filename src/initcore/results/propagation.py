@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,17 +17,12 @@ from numpy.typing import NDArray
 from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
-from initcore.results.exact import Accumulator, ExactRecord, ExactSum, nth_root, square_root
+from initcore.results.exact import Accumulator, ExactSum, nth_root, square_root
 from initcore.results.layers import AVERAGED, ChainLayers, LayerStats, layer_rows
+from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
-    DAMAGED,
     Array,
-    Record,
-    check_format,
-    damaged,
-    load,
     plain,
-    save,
 )
 from initcore.results.text import (
     chosen_layers,
@@ -37,7 +31,6 @@ from initcore.results.text import (
     plus_minus,
     text_table,
 )
-from initcore.streams import check_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +133,7 @@ class _Fit(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Propagation(Record):
+class Propagation(MonteCarlo):
     """What random chains did to standard normal inputs, over trials.
 
     spec
@@ -168,21 +161,9 @@ class Propagation(Record):
     """
 
     FORMAT: ClassVar[str] = "initcore.propagation"
-    VERSION: ClassVar[int] = 1
+    THEORY: ClassVar[type[ChainLayers]] = ChainLayers
 
-    spec: Mapping[str, Any]
-    seed: int
-    trials: tuple[range, ...]
-    record: ExactRecord = field(repr=False)
-    # Quadratures differ in the last bits between machines, so theory is no part of what is equal.
     theory: ChainLayers = field(repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        entries = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in self.spec.items()
-        }
-        object.__setattr__(self, "spec", MappingProxyType(entries))
 
     @property
     def method(self) -> str:
@@ -193,11 +174,6 @@ class Propagation(Record):
     def n_layers(self) -> int:
         """The number of layers, L."""
         return len(self.spec["widths"]) - 1
-
-    @property
-    def n_trials(self) -> int:
-        """The number of trials."""
-        return sum(map(len, self.trials))
 
     @cached_property
     def pre(self) -> LayerStats:
@@ -245,25 +221,7 @@ class Propagation(Record):
     def _second_moment(self, layer: int, side: int = PRE) -> ExactSum:
         return self.record.columns[_column(self.n_layers, side, "second_moment", layer)]
 
-    # Merging and drawing again
-
-    def __add__(self, other: object) -> Propagation:
-        """Both's trials in one result, the same bits in whatever order results are added.
-
-        ValueError, naming what differs, for another specification, seed or method, and for trials
-        that both hold.
-        """
-        if not isinstance(other, Propagation):
-            return NotImplemented
-        mine, others = ({**r.spec, "seed": r.seed} for r in (self, other))
-        for name in mine | others:
-            if mine.get(name) != others.get(name):
-                raise ValueError(
-                    f"results with different {name} cannot be added: "
-                    f"{mine.get(name)!r} and {others.get(name)!r}"
-                )
-        trials = merge_trials(self.trials, other.trials)
-        return Propagation(self.spec, self.seed, trials, self.record + other.record, self.theory)
+    # Drawing again
 
     def weights(self, trial: int, layer: int) -> NDArray[Any]:
         """The weight (n_out, n_in) that was drawn in a trial for a layer; layers count from 0.
@@ -277,9 +235,7 @@ class Propagation(Record):
                 "weights exist for method='dense' alone: method='gram' draws pre-activations from "
                 "their law given the layer's inputs, and never a weight"
             )
-        trial, layer = operator.index(trial), operator.index(layer)
-        if not any(trial in held for held in self.trials):
-            raise ValueError(f"trial must be one of {_trials_text(self.trials)}; got {trial}")
+        trial, layer = self._held(trial), operator.index(layer)
         if not 0 <= layer < self.n_layers:
             raise ValueError(f"layer must be from 0 to {self.n_layers - 1}; got {layer}")
         n_in, n_out = self.spec["widths"][layer : layer + 2]
@@ -501,69 +457,21 @@ class Propagation(Record):
             "record": self.record.to_dict(),
         }
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
-        check_format(data, cls.FORMAT, cls.VERSION)
-        try:
-            _check_spec(data["spec"])
-            result = cls(
-                spec=data["spec"],
-                seed=check_seed(data["seed"]),
-                trials=tuple(range(start, stop) for start, stop in data["trials"]),
-                record=ExactRecord.from_dict(data["record"]),
-                theory=ChainLayers.from_dict(data["theory"]),
-            )
-            if not all(0 <= held.start < held.stop <= 2**64 for held in result.trials):
-                raise ValueError(f"trials {data['trials']}")
-            if merge_trials(result.trials) != result.trials:
-                raise ValueError(f"trials {data['trials']} in no order")
-            backward = result.spec["backward"]
-            sizes = (len(result.record.columns), len(result.record.maxima))
-            if sizes != _record_sizes(result.n_layers, backward):
-                raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
-            if len(result.record.cross) != 1 + backward:
-                raise ValueError(f"{len(result.record.cross)} sums of products")
-            if result.record.n_trials != result.n_trials:
-                raise ValueError(f"sums of {result.record.n_trials} trials, not {result.n_trials}")
-        except DAMAGED as error:
-            raise damaged(cls.FORMAT, error) from error
-        return result
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, from which ``load`` gives back the same bits. All of it or nothing."""
-        save(path, self.to_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file of ``save``; ValueError where it is of another format, version or damaged."""
-        return cls.from_dict(load(path))
-
-
-def merge_trials(*groups: Sequence[range]) -> tuple[range, ...]:
-    """The trials of all groups as sorted ranges that neither overlap nor touch.
-
-    ValueError where two ranges have a trial in common.
-    """
-    merged: list[range] = []
-    for held in sorted((r for group in groups for r in group), key=lambda r: r.start):
-        if merged and held.start < merged[-1].stop:
-            shared = range(held.start, min(held.stop, merged[-1].stop))
-            both = _trials_text([shared])
-            raise ValueError(f"results with trials in common cannot be added: {both}")
-        if merged and held.start == merged[-1].stop:
-            merged[-1] = range(merged[-1].start, held.stop)
-        else:
-            merged.append(held)
-    return tuple(merged)
+    def _check(self) -> None:
+        _check_spec(self.spec)
+        backward = self.spec["backward"]
+        sizes = (len(self.record.columns), len(self.record.maxima))
+        if sizes != _record_sizes(self.n_layers, backward):
+            raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
+        if len(self.record.cross) != 1 + backward:
+            raise ValueError(f"{len(self.record.cross)} sums of products")
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Record, Sequence[Propagation]):
+class Comparison(Saved, Sequence[Propagation]):
     """Several Propagations with common random numbers, as a sequence."""
 
     FORMAT: ClassVar[str] = "initcore.comparison"
-    VERSION: ClassVar[int] = 1
 
     results: tuple[Propagation, ...]
 
@@ -607,25 +515,11 @@ class Comparison(Record, Sequence[Propagation]):
         return {"format": self.FORMAT, "version": self.VERSION, "results": results}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``; ValueError where the data is of another format or damaged."""
-        check_format(data, cls.FORMAT, cls.VERSION)
-        try:
-            results = tuple(Propagation.from_dict(result) for result in data["results"])
-        except DAMAGED as error:
-            raise damaged(cls.FORMAT, error) from error
+    def _read(cls, data: Mapping[str, Any]) -> Self:
+        results = tuple(Propagation.from_dict(result) for result in data["results"])
         if not results:
-            raise damaged(cls.FORMAT, "no results")
+            raise ValueError("no results")
         return cls(results)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, from which ``load`` gives back the same bits. All of it or nothing."""
-        save(path, self.to_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file of ``save``; ValueError where it is of another format, version or damaged."""
-        return cls.from_dict(load(path))
 
 
 def _limit(trials: int) -> float:
@@ -704,7 +598,3 @@ def _setting(result: Propagation) -> str:
         f"{layers}, {size}, {_listed(spec['activation'])}{bias}, batch {spec['batch']}, "
         f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )
-
-
-def _trials_text(trials: Sequence[range]) -> str:
-    return ", ".join(f"trials {held.start} to {held.stop - 1}" for held in trials)
