@@ -12,10 +12,10 @@ import numpy as np
 from initcore.quadrature import (
     Array,
     Function,
-    _evaluate,
-    _rule,
+    evaluate,
     gaussian_moments,
     gaussian_panels,
+    legendre_rule,
 )
 
 _EXPONENTS = np.arange(-30.0, 31.0)  # a fixed point is looked for between these powers of two
@@ -27,7 +27,7 @@ def _scan() -> tuple[Array, Array, Array]:
 
     The nodes (panels, n), their Gaussian weights (σ, panels · n), the panels' weights (σ, panels).
     """
-    rule = _rule()
+    rule = legendre_rule()
     cuts = np.concatenate([[0.0], 2.0 ** np.arange(_EXPONENTS[0] - 3.0, _EXPONENTS[-1] + 7.0)])
     half = (np.diff(cuts) / 2)[:, None]
     x = cuts[:-1, None] + half * (1.0 + rule.nodes)
@@ -46,10 +46,10 @@ def fixed_point(function: Function, kinks: Sequence[float] = ()) -> float | None
     """
     with np.errstate(all="ignore"):
         x, weights, masses = _scan()
-        squares = _evaluate(function, x) ** 2 + _evaluate(function, -x) ** 2
+        squares = evaluate(function, x) ** 2 + evaluate(function, -x) ** 2
         squares = np.minimum(squares, 1e290)  # infinity · 0 would hide it from a σ that sees none
         energies = weights @ squares.ravel()
-        errors = masses @ np.abs(squares @ _rule().last).sum(axis=1)
+        errors = masses @ np.abs(squares @ legendre_rule().last).sum(axis=1)
         known = np.abs(energies - 1.0) > 10.0 * errors + 1e-9
 
     def below(i: int) -> bool:

@@ -49,11 +49,11 @@ class Panels(NamedTuple):
 
     def slopes(self, sigma: float) -> Array:
         """f′ at the nodes, from f's values alone; a jump of f itself is left out."""
-        return self.values @ _rule().slope.T / (self.half * sigma)
+        return self.values @ legendre_rule().slope.T / (self.half * sigma)
 
 
 @functools.cache
-def _rule() -> _Rule:
+def legendre_rule() -> _Rule:
     nodes, weights = np.polynomial.legendre.leggauss(_POINTS)
     vandermonde = np.polynomial.legendre.legvander(nodes, _POINTS - 1)
     coefficients = (vandermonde * weights[:, None]) * (np.arange(_POINTS) + 0.5)
@@ -74,7 +74,8 @@ def _grids() -> tuple[Array, Array]:
     return np.concatenate([-z[:0:-1], z]), np.concatenate([-x[:0:-1], x])
 
 
-def _evaluate(function: Function, x: Array) -> Array:
+def evaluate(function: Function, x: Array) -> Array:
+    """f(x), of x's shape, as float64; ValueError where f gives anything but real numbers."""
     values = np.asarray(function(x.ravel()))
     if values.shape != (x.size,) or values.dtype.kind not in "biuf":
         raise ValueError(
@@ -101,8 +102,8 @@ def gaussian_panels(
         # The limits: a point, or half of the mass at either end of the line.
         z = np.array([[0.0]] if sigma == 0.0 else [[-1.0, 1.0]])
         x = np.full_like(z, mean) if sigma == 0.0 else z * math.inf
-        return Panels(z, np.zeros((1, 1)), np.full_like(z, 1.0 / z.size), _evaluate(function, x))
-    rule = _rule()
+        return Panels(z, np.zeros((1, 1)), np.full_like(z, 1.0 / z.size), evaluate(function, x))
+    rule = legendre_rule()
     z_cuts, x_cuts = _grids()
     scaled = ((np.concatenate([x_cuts, kinks]) if len(kinks) else x_cuts) - mean) / sigma
     cuts = np.concatenate([z_cuts, scaled[np.abs(scaled) <= z_cuts[-1]]])
@@ -116,7 +117,7 @@ def gaussian_panels(
         half = ((right - left) / 2)[:, None]
         z = left[:, None] + half * (1.0 + rule.nodes)
         weights = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        panels = Panels(z, half, weights, _evaluate(function, mean + sigma * z))
+        panels = Panels(z, half, weights, evaluate(function, mean + sigma * z))
         # Those already finished are resolved: what they add to E|f| is known to the first pass.
         total = total or max(size, panels.mean(np.abs(panels.values)))
         budget -= len(left)
@@ -224,7 +225,7 @@ def gaussian_product_mean(
         if abs(correlation) == 1.0:
             mirrored = [*kinks, *(correlation * kink for kink in kinks)]
             return gaussian_mean(
-                lambda x: _evaluate(function, x) * _evaluate(function, correlation * x),
+                lambda x: evaluate(function, x) * evaluate(function, correlation * x),
                 sigma,
                 mirrored,
             )
@@ -236,7 +237,7 @@ def gaussian_product_mean(
                 _inner_means(function, means[i : i + _ROWS], narrow, kinks)
                 for i in range(0, x.size, _ROWS)
             ]
-            return _evaluate(function, x) * np.concatenate(inner)
+            return evaluate(function, x) * np.concatenate(inner)
 
         size = gaussian_moments(function, sigma, kinks).second_moment
         panels = gaussian_panels(integrand, sigma, kinks, size=size, max_panels=_OUTER_PANELS)
@@ -245,7 +246,7 @@ def gaussian_product_mean(
 
 def _inner_means(function: Function, means: Array, sigma: float, kinks: Sequence[float]) -> Array:
     """E f(m + σz) for each m of `means` (n,), on panels of its own; nothing is refined."""
-    rule = _rule()
+    rule = legendre_rule()
     last = _INNER_Z[-1]
     # Where f changes on the scale of 1, cuts around 0 that the Gaussian's own do not make up for.
     reach = float(np.max(np.abs(means))) + last * sigma
@@ -264,6 +265,6 @@ def _inner_means(function: Function, means: Array, sigma: float, kinks: Sequence
     half = (np.diff(cuts, axis=1) / 2)[:, :, None]
     z = cuts[:, :-1, None] + half * (1.0 + rule.nodes)
     weights = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    values = _evaluate(function, means[:, None, None] + sigma * z)
+    values = evaluate(function, means[:, None, None] + sigma * z)
     means_of_f: Array = np.sum(weights * values, axis=(1, 2))
     return means_of_f

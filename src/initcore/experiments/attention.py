@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from initcore import _core
 from initcore.activations import activation
 from initcore.experiments import engine
-from initcore.experiments.chain import InitializerLike, _flag, _part, _positive, _refused, _trials
+from initcore.experiments.arguments import (
+    check_running,
+    flag,
+    positive,
+    progress_part,
+    refused,
+    trial_range,
+)
+from initcore.experiments.chain import InitializerLike
 from initcore.experiments.norms import Normalized, normalize
 from initcore.initializers import Initializer, initializer, normal
 from initcore.kernels.attention import attention, attention_backward, attention_stats
@@ -530,7 +538,7 @@ def propagate_attention(
         seed,
         backward,
     )
-    return _propagate(experiment, _trials(trials), threads, executor, progress)
+    return _propagate(experiment, trial_range(trials), threads, executor, progress)
 
 
 def compare_scalings(
@@ -560,7 +568,7 @@ def compare_scalings(
     """
     if not isinstance(scalings, list | tuple) or not scalings:
         accepted = "a list of one or more scalings"
-        raise _refused("scalings", scalings, accepted, is_value=isinstance(scalings, list | tuple))
+        raise refused("scalings", scalings, accepted, is_value=isinstance(scalings, list | tuple))
     experiments = [
         _experiment(
             d_model,
@@ -579,9 +587,11 @@ def compare_scalings(
         )
         for one in scalings
     ]
-    numbers = _trials(trials)
+    numbers = trial_range(trials)
     results = tuple(
-        _propagate(experiment, numbers, threads, executor, _part(progress, i, len(experiments)))
+        _propagate(
+            experiment, numbers, threads, executor, progress_part(progress, i, len(experiments))
+        )
         for i, experiment in enumerate(experiments)
     )
     return ScalingComparison(results, _costs(experiments))
@@ -613,10 +623,7 @@ def _propagate(
     progress: engine.Progress | None,
 ) -> AttentionPropagation:
     threads = resolve_threads(threads)
-    if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise _refused("executor", executor, "a concurrent.futures.Executor or None")
-    if progress is not None and not callable(progress):
-        raise _refused("progress", progress, "a function (done, total) or None")
+    check_running(executor, progress)
     predicted = predict_attention(experiment.spec, experiment.effect)
     record = engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
     return AttentionPropagation(
@@ -645,7 +652,7 @@ def _experiment(
 ) -> AttentionExperiment:
     """The arguments of ``propagate_attention``, checked, in their plainest form."""
     sizes = {"d_model": d_model, "n_heads": n_heads, "seq": seq, "batch": batch}
-    checked = {name: _positive(name, value) for name, value in sizes.items()}
+    checked = {name: positive(name, value) for name, value in sizes.items()}
     if d_k is None:
         checked["d_k"], rest = divmod(checked["d_model"], checked["n_heads"])
         if rest:
@@ -653,14 +660,14 @@ def _experiment(
                 f"n_heads must divide d_model unless d_k is given; got {n_heads} and {d_model}"
             )
     else:
-        checked["d_k"] = _positive("d_k", d_k)
+        checked["d_k"] = positive("d_k", d_k)
     if norm is not None and norm not in NORMS:
         accepted = f"{', '.join(map(repr, NORMS))} or None"
-        raise _refused("norm", norm, accepted, is_value=isinstance(norm, str))
+        raise refused("norm", norm, accepted, is_value=isinstance(norm, str))
     inits = list(init) if isinstance(init, list | tuple) else [init] * len(WEIGHTS)
     if len(inits) != len(WEIGHTS):
         accepted = f"one, or a list of {len(WEIGHTS)}, for W_Q, W_K, W_V and W_O"
-        raise _refused("init", init, accepted, is_value=True)
+        raise refused("init", init, accepted, is_value=True)
     share = non_negative_number("correlation", correlation)
     if share > 1:
         raise ValueError(f"correlation must be from 0 to 1; got {correlation!r}")
@@ -673,8 +680,8 @@ def _experiment(
         norm=norm,
         x_std=non_negative_number("x_std", x_std),
         correlation=share,
-        causal=_flag("causal", causal),
-        backward=_flag("backward", backward),
+        causal=flag("causal", causal),
+        backward=flag("backward", backward),
         seed=check_seed(seed),
     )
     finite_number("scaling", experiment.effect.logits)

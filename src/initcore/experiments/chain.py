@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, dataclass, replace
@@ -17,6 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 from initcore import _core, theory
 from initcore.activations import Activation, activation
 from initcore.experiments import engine
+from initcore.experiments.arguments import (
+    check_running,
+    flag,
+    positive,
+    progress_part,
+    refused,
+    trial_range,
+)
 from initcore.initializers import Initializer, initializer, normal
 from initcore.kernels.chain import run_shared, run_shared_backward, share_trials
 from initcore.laws import Constant, Law, Normal
@@ -252,7 +259,7 @@ def propagate(
     experiment = _experiment(
         widths, activation, init, bias, last, batch, seed, dtype, backward, method
     )
-    return _propagate(experiment, _trials(trials), threads, executor, progress)
+    return _propagate(experiment, trial_range(trials), threads, executor, progress)
 
 
 def compare_inits(
@@ -279,25 +286,20 @@ def compare_inits(
     """
     if not isinstance(inits, list | tuple) or not inits:
         accepted = "a list of one or more initializers"
-        raise _refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
+        raise refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
         _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward, method)
         for init in inits
     ]
-    numbers = _trials(trials)
+    numbers = trial_range(trials)
     return Comparison(
         tuple(
-            _propagate(experiment, numbers, threads, executor, _part(progress, i, len(experiments)))
+            _propagate(
+                experiment, numbers, threads, executor, progress_part(progress, i, len(experiments))
+            )
             for i, experiment in enumerate(experiments)
         )
     )
-
-
-def _part(progress: engine.Progress | None, part: int, parts: int) -> engine.Progress | None:
-    """The progress of one of several equal parts, as progress of the whole."""
-    if progress is None:
-        return None
-    return lambda done, total: progress(part * total + done, parts * total)
 
 
 def _propagate(
@@ -308,10 +310,7 @@ def _propagate(
     progress: engine.Progress | None,
 ) -> Propagation:
     threads = resolve_threads(threads)
-    if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise _refused("executor", executor, "a concurrent.futures.Executor or None")
-    if progress is not None and not callable(progress):
-        raise _refused("progress", progress, "a function (done, total) or None")
+    check_running(executor, progress)
     widths, batch = experiment.widths, experiment.batch
     shareable = executor is None and experiment.method == "dense"
     if shareable and share_trials(len(trials), widths, batch, threads):
@@ -338,38 +337,6 @@ def _propagate(
 # Arguments
 
 
-def _refused(argument: str, value: object, accepted: str, is_value: bool = False) -> Exception:
-    """The error of an argument: a ValueError if only its value is at fault, else a TypeError."""
-    return (ValueError if is_value else TypeError)(f"{argument} must be {accepted}; got {value!r}")
-
-
-def _positive(argument: str, value: object, below: int = 2**32) -> int:
-    accepted = "a positive integer"
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise _refused(argument, value, accepted)
-    integer = operator.index(value)
-    if integer >= below:
-        accepted += f" below 2**{below.bit_length() - 1}"
-    if not 1 <= integer < below:
-        raise _refused(argument, value, accepted, is_value=True)
-    return integer
-
-
-def _flag(argument: str, value: object) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise _refused(argument, value, "True or False")
-    return bool(value)
-
-
-def _trials(trials: int | range) -> range:
-    if not isinstance(trials, range):
-        return range(_positive("trials", trials, 2**63))
-    if trials.step != 1 or trials.start < 0 or trials.stop >= 2**63 or not trials:
-        accepted = "a range of one or more trials with step 1 and start ≥ 0"
-        raise _refused("trials", trials, accepted, is_value=True)
-    return trials
-
-
 def _dtype(dtype: DTypeLike) -> str:
     accepted = " or ".join(DTYPES)
     try:
@@ -377,14 +344,14 @@ def _dtype(dtype: DTypeLike) -> str:
     except TypeError:
         name = ""
     if name not in DTYPES:
-        raise _refused("dtype", dtype, accepted)
+        raise refused("dtype", dtype, accepted)
     return name
 
 
 def _method(method: object) -> str:
     if method not in METHODS:
         accepted = " or ".join(map(repr, METHODS))
-        raise _refused("method", method, accepted, is_value=isinstance(method, str))
+        raise refused("method", method, accepted, is_value=isinstance(method, str))
     return str(method)
 
 
@@ -427,7 +394,7 @@ def _each(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -
         return (_parsed(argument, value, parse),) * n_layers
     if len(value) != n_layers:
         accepted = f"one, or a list of {n_layers}, one a layer"
-        raise _refused(argument, value, accepted, is_value=True)
+        raise refused(argument, value, accepted, is_value=True)
     return tuple(_parsed(f"{argument}[{i}]", entry, parse) for i, entry in enumerate(value))
 
 
@@ -456,10 +423,10 @@ def _experiment(
 ) -> ChainExperiment:
     """The arguments of ``propagate``, checked, in their plainest form."""
     if isinstance(widths, str) or not hasattr(widths, "__len__"):
-        raise _refused("widths", widths, "a sequence of two or more positive integers")
+        raise refused("widths", widths, "a sequence of two or more positive integers")
     if len(widths) < 2:
-        raise _refused("widths", widths, "two or more positive integers", is_value=True)
-    sizes = tuple(_positive(f"widths[{i}]", width) for i, width in enumerate(widths))
+        raise refused("widths", widths, "two or more positive integers", is_value=True)
+    sizes = tuple(positive(f"widths[{i}]", width) for i, width in enumerate(widths))
     n_layers = len(sizes) - 1
     activations = _each("activation", phi, n_layers, lambda entry: str(activation(entry)))
     if last is not None:
@@ -469,10 +436,10 @@ def _experiment(
         activations,
         _each("init", init, n_layers, lambda one: repr(initializer(one))),
         _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
-        _positive("batch", batch),
+        positive("batch", batch),
         _dtype(dtype),
         check_seed(seed),
-        _flag("backward", backward),
+        flag("backward", backward),
         _method(method),
     )
     if experiment.method == "gram":
