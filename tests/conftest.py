@@ -39,3 +39,11 @@ def dtype(request):
 def rng():
     """Test inputs come from NumPy, so that a fault of ours cannot make its own input easy."""
     return np.random.default_rng(20240229)
+
+
+@pytest.fixture
+def always_shared(monkeypatch):
+    """Threads share trials however small the layers are."""
+    from initcore.kernels import chain as module
+
+    monkeypatch.setattr(module, "_SHARED_PRODUCTS", 0)

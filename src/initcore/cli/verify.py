@@ -23,6 +23,7 @@ from initcore.cli.common import console, progress_bar
 from initcore.reference import (
     activations,
     attention,
+    backward,
     chain,
     exact_sum,
     matmul,
@@ -401,7 +402,7 @@ def _chain_backward(dtype: str) -> Check:
 
     def expected() -> list[Array]:
         names = [("relu", None)] * len(weights)
-        dx, dw, db, states = chain.chain_backward(x, weights, dy, biases, names)
+        dx, dw, db, states = backward.chain_backward(x, weights, dy, biases, names)
         return [dx, *dw, *db, states]
 
     return Check(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A chain of layers x ← φ(x Wᵀ + b) with the statistics of every h and every x, and backward."""
+"""A chain of layers x ← φ(x Wᵀ + b) with the statistics of every h and every x."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .activations import activate
-from .matmul import fma, matmul
-from .moments import COUNT, FIELDS, M2, WITHIN, layer_moments, merge
+from .matmul import matmul
+from .moments import FIELDS, layer_moments
 
-__all__ = ["chain", "chain_backward"]
+__all__ = ["chain"]
 
 
 def chain(
@@ -40,55 +40,3 @@ def chain(
         states[layer, 0] = layer_moments(h.T, slope.T, threshold)
         states[layer, 1] = layer_moments(x.T)
     return x, states
-
-
-def chain_backward(
-    x: NDArray[Any],
-    weights: Sequence[NDArray[Any]],
-    dy: NDArray[Any],
-    biases: Sequence[NDArray[Any] | None],
-    activations: Sequence[tuple[str, float | None]],
-) -> tuple[NDArray[Any], list[NDArray[Any]], list[NDArray[Any]], NDArray[np.float64]]:
-    """The gradients of Σ dy ⊙ y, y the chain's last activation, dy (batch, n_out) like it.
-
-    From the last layer to the first, with dx the gradient of a layer's activation φ(h):
-
-        dh = dx ⊙ φ′(h),    dW = dhᵀ x,    db = Σ_batch dh,    dx (of the layer below) = dh W
-
-    Returns dx (batch, n_in), a dW (n_out, n_in) and a db (n_out,) a layer, and the states
-    (layers, 3, FIELDS) of every dx, dh and dW, columns as in `moments`; that of dW knows its count
-    and, about 0 and not about the mean, Σ dW². A product is a chain of fma over ascending k: the
-    layer's outputs in dx, the batch in dW and db. φ′(h) is exact and rounded once.
-    """
-    inputs, slopes = [x], []
-    for weight, bias, (name, parameter) in zip(weights, biases, activations, strict=True):
-        h = matmul(inputs[-1], weight, bias)
-        with np.errstate(all="ignore"):
-            inputs.append(activate(h, name, parameter).astype(h.dtype))
-            slopes.append(activate(h, name, parameter, derivative=True).astype(h.dtype))
-    dx = dy
-    d_weights, d_biases = [], []
-    states = np.zeros((len(weights), 3, len(FIELDS)))
-    for layer in reversed(range(len(weights))):
-        with np.errstate(all="ignore"):
-            dh = dx * slopes[layer]
-        states[layer, 0], states[layer, 1] = layer_moments(dx.T), layer_moments(dh.T)
-        dw = matmul(dh.T, inputs[layer].T)
-        d_weights.append(dw)
-        d_biases.append(matmul(dh.T, np.ones((1, len(dh)), dh.dtype))[:, 0])
-        states[layer, 2] = _squares(dw)
-        dx = matmul(dh, weights[layer].T)
-    return dx, d_weights[::-1], d_biases[::-1], states
-
-
-def _squares(dw: NDArray[Any]) -> NDArray[np.float64]:
-    """The state of Σ dW² in float64: down each column by fma, then over them in index order."""
-    column_sums = np.zeros(dw.shape[1])
-    for row in dw.astype(np.float64):
-        column_sums = fma(row, row, column_sums)
-    state = np.zeros(len(FIELDS))
-    for column_sum in column_sums:
-        column = np.zeros(len(FIELDS))
-        column[[COUNT, M2, WITHIN]] = len(dw), column_sum, column_sum
-        state = merge(state, column)
-    return state
