@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The backward pass of a chain: from the gradient of the last activation to those of everything.
- * With x and dx of a layer's input, h and dh of its pre-activation, layer after layer from the last:
+ * With x and dx of a layer's input, h and dh of its pre-activation, layer by layer from the last:
  *
- *     dh = dx (of the layer above) * phi'(h);   dx = W' dh;   dW = dh x', db = dh 1 (over the batch)
+ *     dh = dx (of the layer above) * phi'(h);   dx = W' dh;   dW = dh x', db = dh 1 (the batch's)
  *
  * The forward pass has left x and phi'(h) of every layer in the trial's workspace, and what fits of
  * the drawn weights; the others are drawn again. A layer goes by in strips of its inputs, all of

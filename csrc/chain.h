@@ -55,8 +55,9 @@ static size_t R(chain_state_size)(const ic_chain *c, size_t l) {
   return chain_round_up((c->batch + 15) / 16 * R(chain_panel)(n), IC_LINE_BYTES / sizeof(real));
 }
 
-/* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well, narrow enough for a block of
- * many rows to fit a slab, and for its outputs to stay in the second cache level. */
+/* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well, narrow
+ * enough for a block of many rows to fit a slab, and for its outputs to stay in the second cache
+ * level. */
 static size_t R(strip_columns)(size_t batch) {
   const size_t columns = IC_SLAB_OUTPUT_BYTES / sizeof(real) / (batch ? batch : 1) / 64 * 64;
   return columns < 64 ? 64 : columns > 256 ? 256 : columns;
@@ -242,12 +243,11 @@ static double R(chain_slopes)(const real *x, real *slope, ptrdiff_t panel, int u
 
 /* Of `count` units, pre-activations x to activations `out`, their phi' to `slope` if that is not
  * NULL; or, if `gradient`, gradients of activations to those of pre-activations, by the slopes; all
- * in panels alike, out may be x. With the
- * moments of before and after if wanted: what needs no order goes into moments, the rest to
- * `units`, or into moments too if that is NULL. */
+ * in panels alike, out may be x. With the moments of before and after if wanted: what needs no order
+ * goes into moments, the rest to `units`, or into moments too if that is NULL. */
 static void R(chain_finish)(const ic_layer *layer, const int gradient, const real *x, real *out,
-                            real *slope, ptrdiff_t panel, size_t count, size_t batch, ic_moments *moments,
-                            ic_unit *units) {
+                            real *slope, ptrdiff_t panel, size_t count, size_t batch,
+                            ic_moments *moments, ic_unit *units) {
   /* relu' is 0 exactly where relu is */
   const int saturated_are_zeros =
       layer->activation == IC_RELU && layer->saturation > 0 && layer->saturation <= 1;
@@ -269,7 +269,8 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, const rea
         for (ptrdiff_t i = at; i < at + 16 * block; i += 16)
           V(store)(out + i, V(mul)(V(load)(x + i), V(load)(slope + i)));
       else
-        R(apply)(x + at, out + at, (size_t)(16 * block), layer->activation, (real)layer->parameter, 0);
+        R(apply)(x + at, out + at, (size_t)(16 * block), layer->activation,
+                 (real)layer->parameter, 0);
     }
     if (slope) slope += 16 * IC_UNIT_BLOCK;
     if (moments) R(moments_block)(out, 16, panel, block, batch, found + 1, 2, moments + 1);
@@ -327,8 +328,8 @@ static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_
     R(multiply)(w, w_stride, rows, n_in, bias, in, (ptrdiff_t)R(chain_panel)(n_in), pre + 16 * o,
                 (ptrdiff_t)panel, (batch + 15) / 16);
     if (batch)
-      R(chain_finish)(layer, 0, pre + 16 * o, out + 16 * o, slope ? slope + 16 * o : NULL, (ptrdiff_t)panel,
-                      rows, batch, moments, units ? units + 2 * o : NULL);
+      R(chain_finish)(layer, 0, pre + 16 * o, out + 16 * o, slope ? slope + 16 * o : NULL,
+                      (ptrdiff_t)panel, rows, batch, moments, units ? units + 2 * o : NULL);
     if (y && l + 1 == c->n_layers) R(chain_copy)(out, panel, batch, o, o + rows, y, n_out);
   }
   fpmode_leave(mode);

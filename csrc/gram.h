@@ -459,8 +459,8 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
  * of Z, gradient_streams[l] that of E. Weights are normal of mean 0, biases normal or constant.
  * moments (n_layers, 2) and gradients (n_layers, 3) as of chain_backward, or NULL.
  * Domain: at least one layer; batch from 1 to 2^32 - 1; inputs of any values. Max error: as above,
- * and what `chain` has of a product of batch terms. Determinism: the same bits for every instruction
- * set. */
+ * and what `chain` has of a product of batch terms. Determinism: the same bits for every
+ * instruction set. */
 static int R(gram)(const ic_kernels *k, const ic_chain *c, const uint64_t *gradient_streams,
                    uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
                    const volatile int32_t *cancel) {

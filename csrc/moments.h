@@ -262,8 +262,8 @@ static void R(moments)(const real *x, size_t units, size_t batch, ic_moments *m)
 }
 
 /* The mean cosine of two rows of a batch, over all units: with x^ = x / |x|, B rows that are not
- * zero, (|sum_b x^_b|^2 - B) / (B (B - 1)). It needs a layer's row norms before its sums, so it looks
- * twice at x in panels, where it lies in cache: for the norms, and for each unit's sum of x^.
+ * zero, (|sum_b x^_b|^2 - B) / (B (B - 1)). It needs a layer's row norms before its sums, so it
+ * looks twice at x in panels, where it lies in cache: for the norms, and for each unit's sum of x^.
  * Squared norms sum over even and over odd units in ascending order, then both; the squares of the
  * sums of units u % 16 in ascending order, then the lanes fold. scales: room for a double a row,
  * rounded up to 16. Row norms that underflow float64 are those of zero rows.

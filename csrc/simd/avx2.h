@@ -103,7 +103,6 @@ IC_INLINE f32x16 f32_select(m32x16 m, f32x16 x, f32x16 y) {
 IC_PAIR1(u32x16, f32_bits, f32x16, _mm256_castps_si256)
 IC_PAIR1(f32x16, f32_from_bits, u32x16, _mm256_castsi256_ps)
 IC_PAIR1(f32x16, f32_from_i32, u32x16, _mm256_cvtepi32_ps)
-IC_PAIR1(u32x16, f32_to_i32, f32x16, _mm256_cvtps_epi32)
 IC_INLINE float f32_fold_add(f32x16 x) {
   const __m256 v = _mm256_add_ps(x.a, x.b);
   __m128 w = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -119,13 +118,11 @@ IC_INLINE float f32_fold_max(f32x16 x) {
 
 /* masks */
 IC_PAIR2(m32x16, m32_and, m32x16, _mm256_and_ps)
-IC_PAIR2(m32x16, m32_or, m32x16, _mm256_or_ps)
 IC_PAIR2(m32x16, m32_andnot, m32x16, _mm256_andnot_ps)
 IC_INLINE unsigned m32_bits(m32x16 m) {
   return (unsigned)_mm256_movemask_ps(m.a) | (unsigned)_mm256_movemask_ps(m.b) << 8;
 }
 IC_QUAD2(m64x16, m64_and, m64x16, _mm256_and_pd)
-IC_QUAD2(m64x16, m64_or, m64x16, _mm256_or_pd)
 IC_QUAD2(m64x16, m64_andnot, m64x16, _mm256_andnot_pd)
 IC_INLINE unsigned m64_bits(m64x16 m) {
   return (unsigned)_mm256_movemask_pd(m.a) | (unsigned)_mm256_movemask_pd(m.b) << 4 |
@@ -165,10 +162,6 @@ IC_INLINE f64x16 f64_one(void) {
   return f64_set(one);
 }
 IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) { return f64_fma(x, one, y); }
-IC_INLINE f64x16 f64_half_fma_add(f64x16 x, f64x16 one, f64x16 y) {
-  return (f64x16){_mm256_fmadd_pd(x.a, one.a, y.a), _mm256_add_pd(x.b, y.b),
-                  _mm256_fmadd_pd(x.c, one.c, y.c), _mm256_add_pd(x.d, y.d)};
-}
 IC_INLINE f64x16 f64_fnma(f64x16 x, f64x16 y, f64x16 z) {
   return (f64x16){_mm256_fnmadd_pd(x.a, y.a, z.a), _mm256_fnmadd_pd(x.b, y.b, z.b),
                   _mm256_fnmadd_pd(x.c, y.c, z.c), _mm256_fnmadd_pd(x.d, y.d, z.d)};
@@ -208,12 +201,6 @@ IC_INLINE f64x16 f64_select(m64x16 m, f64x16 x, f64x16 y) {
 }
 IC_QUAD1(u64x16, f64_bits, f64x16, _mm256_castpd_si256)
 IC_QUAD1(f64x16, f64_from_bits, u64x16, _mm256_castsi256_pd)
-IC_INLINE f64x16 f64_from_i32(u32x16 x) {
-  return (f64x16){_mm256_cvtepi32_pd(_mm256_castsi256_si128(x.a)),
-                  _mm256_cvtepi32_pd(_mm256_extracti128_si256(x.a, 1)),
-                  _mm256_cvtepi32_pd(_mm256_castsi256_si128(x.b)),
-                  _mm256_cvtepi32_pd(_mm256_extracti128_si256(x.b, 1))};
-}
 IC_INLINE f64x16 f64_from_f32(f32x16 x) {
   return (f64x16){_mm256_cvtps_pd(_mm256_castps256_ps128(x.a)),
                   _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)),
@@ -275,9 +262,6 @@ IC_INLINE f64x8 f64x8_fma(f64x8 x, f64x8 y, f64x8 z) {
 IC_INLINE u32x16 u32_set(uint32_t x) {
   return (u32x16){_mm256_set1_epi32((int)x), _mm256_set1_epi32((int)x)};
 }
-IC_INLINE u32x16 u32_load(const uint32_t *p) {
-  return (u32x16){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8))};
-}
 IC_INLINE void u32_store(uint32_t *p, u32x16 x) {
   _mm256_storeu_si256((__m256i *)p, x.a);
   _mm256_storeu_si256((__m256i *)(p + 8), x.b);
@@ -327,12 +311,6 @@ IC_INLINE uint64_t u64_total(u64x16 x) {
   const __m256i v = _mm256_add_epi64(_mm256_add_epi64(x.a, x.c), _mm256_add_epi64(x.b, x.d));
   const __m128i w = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
   return (uint64_t)_mm_cvtsi128_si64(_mm_add_epi64(w, _mm_unpackhi_epi64(w, w)));
-}
-IC_INLINE u64x16 u64_from_u32(u32x16 x) {
-  return (u64x16){_mm256_cvtepu32_epi64(_mm256_castsi256_si128(x.a)),
-                  _mm256_cvtepu32_epi64(_mm256_extracti128_si256(x.a, 1)),
-                  _mm256_cvtepu32_epi64(_mm256_castsi256_si128(x.b)),
-                  _mm256_cvtepu32_epi64(_mm256_extracti128_si256(x.b, 1))};
 }
 
 /* float16 and bfloat16 */

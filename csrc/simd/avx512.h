@@ -92,7 +92,6 @@ IC_INLINE f32x16 f32_select(m32x16 m, f32x16 x, f32x16 y) {
 IC_ONE1(u32x16, f32_bits, f32x16, _mm512_castps_si512)
 IC_ONE1(f32x16, f32_from_bits, u32x16, _mm512_castsi512_ps)
 IC_ONE1(f32x16, f32_from_i32, u32x16, _mm512_cvtepi32_ps)
-IC_ONE1(u32x16, f32_to_i32, f32x16, _mm512_cvtps_epi32)
 IC_INLINE float f32_fold_add(f32x16 x) {
   const __m256 v = _mm256_add_ps(_mm512_castps512_ps256(x.a), _mm512_extractf32x8_ps(x.a, 1));
   __m128 w = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -108,11 +107,9 @@ IC_INLINE float f32_fold_max(f32x16 x) {
 
 /* masks */
 IC_ONE2(m32x16, m32_and, m32x16, _kand_mask16)
-IC_ONE2(m32x16, m32_or, m32x16, _kor_mask16)
 IC_ONE2(m32x16, m32_andnot, m32x16, _kandn_mask16)
 IC_INLINE unsigned m32_bits(m32x16 m) { return m.a; }
 IC_TWO2(m64x16, m64_and, m64x16, _kand_mask8)
-IC_TWO2(m64x16, m64_or, m64x16, _kor_mask8)
 IC_TWO2(m64x16, m64_andnot, m64x16, _kandn_mask8)
 IC_INLINE unsigned m64_bits(m64x16 m) { return (unsigned)m.a | (unsigned)m.b << 8; }
 
@@ -142,9 +139,6 @@ IC_INLINE f64x16 f64_one(void) {
   return f64_set(one);
 }
 IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) { return f64_fma(x, one, y); }
-IC_INLINE f64x16 f64_half_fma_add(f64x16 x, f64x16 one, f64x16 y) {
-  return (f64x16){_mm512_fmadd_pd(x.a, one.a, y.a), _mm512_add_pd(x.b, y.b)};
-}
 IC_INLINE f64x16 f64_fnma(f64x16 x, f64x16 y, f64x16 z) {
   return (f64x16){_mm512_fnmadd_pd(x.a, y.a, z.a), _mm512_fnmadd_pd(x.b, y.b, z.b)};
 }
@@ -180,10 +174,6 @@ IC_INLINE f64x16 f64_select(m64x16 m, f64x16 x, f64x16 y) {
 }
 IC_TWO1(u64x16, f64_bits, f64x16, _mm512_castpd_si512)
 IC_TWO1(f64x16, f64_from_bits, u64x16, _mm512_castsi512_pd)
-IC_INLINE f64x16 f64_from_i32(u32x16 x) {
-  return (f64x16){_mm512_cvtepi32_pd(_mm512_castsi512_si256(x.a)),
-                  _mm512_cvtepi32_pd(_mm512_extracti32x8_epi32(x.a, 1))};
-}
 IC_INLINE f64x16 f64_from_f32(f32x16 x) {
   return (f64x16){_mm512_cvtps_pd(_mm512_castps512_ps256(x.a)),
                   _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.a, 1))};
@@ -233,7 +223,6 @@ IC_INLINE double f64_fold_max(f64x16 x) {
 
 /* uint32 and uint64 */
 IC_INLINE u32x16 u32_set(uint32_t x) { return (u32x16){_mm512_set1_epi32((int)x)}; }
-IC_INLINE u32x16 u32_load(const uint32_t *p) { return (u32x16){_mm512_loadu_si512(p)}; }
 IC_INLINE void u32_store(uint32_t *p, u32x16 x) { _mm512_storeu_si512(p, x.a); }
 IC_ONE2(u32x16, u32_add, u32x16, _mm512_add_epi32)
 IC_ONE2(u32x16, u32_sub, u32x16, _mm512_sub_epi32)
@@ -274,10 +263,6 @@ IC_INLINE u64x16 u64_count(u64x16 n, m64x16 m) {
 }
 IC_INLINE uint64_t u64_total(u64x16 x) {
   return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(x.a, x.b));
-}
-IC_INLINE u64x16 u64_from_u32(u32x16 x) {
-  return (u64x16){_mm512_cvtepu32_epi64(_mm512_castsi512_si256(x.a)),
-                  _mm512_cvtepu32_epi64(_mm512_extracti32x8_epi32(x.a, 1))};
 }
 
 /* float16 and bfloat16 */

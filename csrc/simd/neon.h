@@ -126,11 +126,8 @@ IC_FOUR3(f32x16, f32_select, m32x16, f32x16, vbslq_f32)
 IC_FOUR1(u32x16, f32_bits, f32x16, vreinterpretq_u32_f32)
 IC_FOUR1(f32x16, f32_from_bits, u32x16, vreinterpretq_f32_u32)
 #define IC_FROM_I32(x) vcvtq_f32_s32(vreinterpretq_s32_u32(x))
-#define IC_TO_I32(x) vreinterpretq_u32_s32(vcvtnq_s32_f32(x))
 IC_FOUR1(f32x16, f32_from_i32, u32x16, IC_FROM_I32)
-IC_FOUR1(u32x16, f32_to_i32, f32x16, IC_TO_I32)
 #undef IC_FROM_I32
-#undef IC_TO_I32
 IC_INLINE float f32_fold_add(f32x16 x) {
   const float32x4_t v = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));
   return vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v)));
@@ -145,7 +142,6 @@ IC_INLINE float f32_fold_max(f32x16 x) {
 
 /* masks */
 IC_FOUR2(m32x16, m32_and, m32x16, vandq_u32)
-IC_FOUR2(m32x16, m32_or, m32x16, vorrq_u32)
 IC_FOUR2(m32x16, m32_andnot, m32x16, IC_ANDNOT_U32)
 IC_INLINE unsigned m32_bits(m32x16 m) {
   static const uint8_t weights[8] = {1, 2, 4, 8, 16, 32, 64, 128};
@@ -156,7 +152,6 @@ IC_INLINE unsigned m32_bits(m32x16 m) {
          (unsigned)vaddv_u8(vand_u8(vmovn_u16(last), weight)) << 8;
 }
 IC_EIGHT2(m64x16, m64_and, m64x16, vandq_u64)
-IC_EIGHT2(m64x16, m64_or, m64x16, vorrq_u64)
 IC_EIGHT2(m64x16, m64_andnot, m64x16, IC_ANDNOT_U64)
 IC_INLINE unsigned m64_bits(m64x16 m) {
 #define IC_NARROW(x, y) vuzp1q_u32(vreinterpretq_u32_u64(x), vreinterpretq_u32_u64(y))
@@ -207,14 +202,6 @@ IC_EIGHT2(m64x16, f64_eq, f64x16, vceqq_f64)
 IC_EIGHT3(f64x16, f64_select, m64x16, f64x16, vbslq_f64)
 IC_EIGHT1(u64x16, f64_bits, f64x16, vreinterpretq_u64_f64)
 IC_EIGHT1(f64x16, f64_from_bits, u64x16, vreinterpretq_f64_u64)
-IC_INLINE f64x16 f64_from_i32(u32x16 x) {
-#define IC_LOW(x) vcvtq_f64_s64(vmovl_s32(vreinterpret_s32_u32(vget_low_u32(x))))
-#define IC_HIGH(x) vcvtq_f64_s64(vmovl_high_s32(vreinterpretq_s32_u32(x)))
-  return (f64x16){IC_LOW(x.a), IC_HIGH(x.a), IC_LOW(x.b), IC_HIGH(x.b),
-                  IC_LOW(x.c), IC_HIGH(x.c), IC_LOW(x.d), IC_HIGH(x.d)};
-#undef IC_LOW
-#undef IC_HIGH
-}
 IC_INLINE f64x16 f64_from_f32(f32x16 x) {
   return (f64x16){vcvt_f64_f32(vget_low_f32(x.a)), vcvt_high_f64_f32(x.a),
                   vcvt_f64_f32(vget_low_f32(x.b)), vcvt_high_f64_f32(x.b),
@@ -247,10 +234,6 @@ IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) {
   (void)one; /* the same pipes add and multiply here */
   return f64_add(x, y);
 }
-IC_INLINE f64x16 f64_half_fma_add(f64x16 x, f64x16 one, f64x16 y) {
-  (void)one;
-  return f64_add(x, y);
-}
 IC_INLINE double f64_fold_max(f64x16 x) {
   const float64x2_t a = ic_max_f64(x.a, x.e), b = ic_max_f64(x.b, x.f);
   const float64x2_t c = ic_max_f64(x.c, x.g), d = ic_max_f64(x.d, x.h);
@@ -281,9 +264,6 @@ IC_FOUR3(f64x8, f64x8_fma, f64x8, f64x8, IC_FMA_F64)
 IC_INLINE u32x16 u32_set(uint32_t x) {
   const uint32x4_t v = vdupq_n_u32(x);
   return (u32x16){v, v, v, v};
-}
-IC_INLINE u32x16 u32_load(const uint32_t *p) {
-  return (u32x16){vld1q_u32(p), vld1q_u32(p + 4), vld1q_u32(p + 8), vld1q_u32(p + 12)};
 }
 IC_INLINE void u32_store(uint32_t *p, u32x16 x) {
   vst1q_u32(p, x.a);
@@ -349,12 +329,6 @@ IC_INLINE uint64_t u64_total(u64x16 x) {
   const uint64x2_t v = vaddq_u64(vaddq_u64(x.a, x.b), vaddq_u64(x.c, x.d));
   const uint64x2_t w = vaddq_u64(vaddq_u64(x.e, x.f), vaddq_u64(x.g, x.h));
   return vaddvq_u64(vaddq_u64(v, w));
-}
-IC_INLINE u64x16 u64_from_u32(u32x16 x) {
-  return (u64x16){vmovl_u32(vget_low_u32(x.a)), vmovl_high_u32(x.a),
-                  vmovl_u32(vget_low_u32(x.b)), vmovl_high_u32(x.b),
-                  vmovl_u32(vget_low_u32(x.c)), vmovl_high_u32(x.c),
-                  vmovl_u32(vget_low_u32(x.d)), vmovl_high_u32(x.d)};
 }
 
 /* float16 and bfloat16 */

@@ -8,11 +8,11 @@
  * round     to the nearest integer, ties to even; |x| < 2^22 (float32), 2^51 (float64); never -0
  *           for a non-zero x that rounds to zero.
  * select(m, x, y) = m ? x : y;  andnot(x, y) = ~x & y;  fnma(x, y, z) = z - x*y, one rounding.
- * to_i32    nearest even, |x| < 2^31;  sign_mask: the mask of the lanes whose top bit is set.
+ * sign_mask the mask of the lanes whose top bit is set.
  * fold_*    one value of 16 lanes: l with l + 8, then l + 4, l + 2, l + 1.
  * fold_rows the fold_add of each of 16 rows of 16 values.
- * fma_add(x, one, y) = x + y, and half_fma_add, given `one` = f64_one(): for loops that would keep
- *           the adders busy and the multipliers idle, all or half of it as fma(x, one, y).
+ * fma_add(x, one, y) = x + y, given `one` = f64_one(): for loops that would keep the adders busy and
+ *           the multipliers idle, as fma(x, one, y).
  * abs_max(x, m) = max(|x|, m); of a NaN in x it may make NaN or m.
  * count(n, m) adds 1 to the lanes of n where m is set; total: the sum of the lanes, as uint64_t.
  * f64_load_f32, f64_load_f64: 16 values from memory as float64; f64_from_f32, _f64 from a vector.
@@ -114,7 +114,6 @@ typedef struct { uint64_t v[8]; } u64x8;
     return x.v[0]; \
   } \
   IC_MAP2(M##x16, M##_and, M##x16, x.v[l] & y.v[l]) \
-  IC_MAP2(M##x16, M##_or, M##x16, x.v[l] | y.v[l]) \
   IC_MAP2(M##x16, M##_andnot, M##x16, ~x.v[l] & y.v[l]) \
   IC_INLINE M##x16 M##_first(int n) { IC_LANES(M##x16, 16, l < n ? ~(UT)0 : 0) } \
   IC_INLINE unsigned M##_bits(M##x16 m) { \
@@ -160,31 +159,14 @@ IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) {
   (void)one;
   return f64_add(x, y);
 }
-IC_INLINE f64x16 f64_half_fma_add(f64x16 x, f64x16 one, f64x16 y) {
-  (void)one;
-  return f64_add(x, y);
-}
 IC_INLINE f32x16 f32_abs_max(f32x16 x, f32x16 m) { return f32_max(f32_abs(x), m); }
 IC_INLINE f64x16 f64_abs_max(f64x16 x, f64x16 m) { return f64_max(f64_abs(x), m); }
 
-IC_INLINE u32x16 u32_load(const uint32_t *p) { IC_LANES(u32x16, 16, p[l]) }
 IC_INLINE void u32_store(uint32_t *p, u32x16 x) { memcpy(p, x.v, sizeof x.v); }
 IC_INLINE u32x16 u32_sra(u32x16 x, int n) {
   IC_LANES(u32x16, 16, (x.v[l] >> n) | ((x.v[l] >> 31) ? ~(~0u >> n) : 0u))
 }
 IC_INLINE f32x16 f32_from_i32(u32x16 x) { IC_LANES(f32x16, 16, (float)(int32_t)x.v[l]) }
-IC_INLINE u32x16 f32_to_i32(f32x16 x) {
-  /* adding 2^52 + 2^51 in float64 leaves the nearest integer in the low bits */
-  u32x16 r;
-  for (int l = 0; l < 16; l++) {
-    const double shifted = (double)x.v[l] + 0x1.8p52;
-    uint64_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    r.v[l] = (uint32_t)bits;
-  }
-  return r;
-}
-IC_INLINE f64x16 f64_from_i32(u32x16 x) { IC_LANES(f64x16, 16, (double)(int32_t)x.v[l]) }
 IC_INLINE f64x16 f64_from_f32(f32x16 x) { IC_LANES(f64x16, 16, (double)x.v[l]) }
 IC_INLINE f64x16 f64_from_f64(f64x16 x) { return x; }
 IC_INLINE f64x16 f64_load_f32(const float *p) { IC_LANES(f64x16, 16, (double)p[l]) }
@@ -216,7 +198,6 @@ IC_INLINE void bf16_store(uint16_t *p, f32x16 x) {
     halves[l] = (uint16_t)((bits.v[l] + 0x7FFF + (bits.v[l] >> 16 & 1)) >> 16);
   memcpy(p, halves, sizeof halves);
 }
-IC_INLINE u64x16 u64_from_u32(u32x16 x) { IC_LANES(u64x16, 16, x.v[l]) }
 IC_INLINE m32x16 m32_nonzero(const uint8_t *p) { IC_LANES(m32x16, 16, p[l] ? ~0u : 0u) }
 IC_INLINE m64x16 m64_nonzero(const uint8_t *p) {
   IC_LANES(m64x16, 16, p[l] ? ~(uint64_t)0 : 0)
