@@ -200,6 +200,17 @@ def test_a_half_rounded_twice_goes_red():
     assert failures(measure(NORMAL, "bfloat16", faulty()))
 
 
+@pytest.mark.parametrize("grid", [2.0**-16, 2.0**-19])
+def test_bits_more_uneven_than_rounding_makes_them_go_red(grid):
+    def faulty():
+        for block in stream_draws(TRUNCATED, "float32", 4 * BLOCK):
+            block[:] = np.clip(np.round(block / grid) * grid, -2 + grid, 2 - grid)
+            yield block
+
+    checks = measure(TRUNCATED, "float32", faulty())
+    assert "unevenness" in {check.test for check in checks if not check.passed}
+
+
 def test_a_value_on_an_excluded_bound_goes_red():
     def faulty():
         for block in stream_draws(TRUNCATED, "float16", BLOCK):

@@ -70,11 +70,12 @@ def row(law: Law, dtype: str, stream: list[Check], seeds: list[Check], streams: 
         if check.test == "tails":
             expected = f"{check.expected:.{2 * (check.expected < 100)}f}"
             tails[abs(float(check.what.split()[-1]))] = f"{check.observed:.0f} ({expected})"
+    uneven = "".join(f"{c.observed:.0e} rms" for c in stream if c.test == "unevenness")
     columns = [
         law.name,
         dtype,
         worst(stream, "law"),
-        worst(stream, "digits"),
+        uneven or worst(stream, "digits"),
         worst(stream, "moments"),
         ", ".join(tails.values()),
         worst(stream, "positions"),
