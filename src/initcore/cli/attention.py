@@ -14,12 +14,13 @@ from initcore.cli.common import (
     JsonFile,
     Seed,
     Threads,
-    check_output,
+    check_results_files,
     checked_seed,
     checked_threads,
     console,
     option,
     progress_bar,
+    write_results_files,
 )
 from initcore.experiments.attention import compare_scalings
 from initcore.initializers import initializer
@@ -93,13 +94,7 @@ def attention(
     with option("--x-std"):
         non_negative_number("x_std", x_std)
     seed, threads = checked_seed(seed), checked_threads(threads)
-    check_output("--json", json_file)
-    check_output("--plot", plot)
-    if plot is not None:
-        with option("--plot"):
-            from initcore.plot import check_path
-
-            check_path(plot)
+    check_results_files(json_file, plot)
 
     with progress_bar("attending", hidden=quiet) as progress:
         results = compare_scalings(
@@ -121,13 +116,7 @@ def attention(
             progress=progress,
         )
 
-    # A comparison of one is a plain result in the file, too.
-    if json_file is not None:
-        with option("--json"):
-            (results if len(results) > 1 else results[0]).save(json_file)
-    if plot is not None:
-        with option("--plot"):
-            results.plot(plot)
+    write_results_files(results, json_file, plot)
     _show(results, quiet)  # last: a closed pipe must not cost the files
 
 

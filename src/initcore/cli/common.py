@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
@@ -77,6 +77,36 @@ def check_output(name: str, path: Path | None) -> None:
             raise ValueError(f"the directory {str(path.parent)!r} does not exist")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise ValueError(f"{str(path)!r} cannot be written: permission denied")
+
+
+class Results(Protocol):
+    """A comparison, which a file or a figure may be asked of."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+    def save(self, path: Path) -> None: ...
+    def plot(self, path: Path) -> object: ...
+
+
+def check_results_files(json_file: Path | None, plot: Path | None) -> None:
+    """Find out before a run whether ``--json`` and ``--plot`` can be written."""
+    check_output("--json", json_file)
+    check_output("--plot", plot)
+    if plot is not None:
+        with option("--plot"):
+            from initcore.plot import check_path
+
+            check_path(plot)
+
+
+def write_results_files(results: Results, json_file: Path | None, plot: Path | None) -> None:
+    """What ``--json`` and ``--plot`` ask for. A comparison of one is a plain result in the file."""
+    if json_file is not None:
+        with option("--json"):
+            (results if len(results) > 1 else results[0]).save(json_file)
+    if plot is not None:
+        with option("--plot"):
+            results.plot(plot)
 
 
 def console() -> Console:

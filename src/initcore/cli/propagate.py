@@ -16,12 +16,13 @@ from initcore.cli.common import (
     Method,
     Seed,
     Threads,
-    check_output,
+    check_results_files,
     checked_seed,
     checked_threads,
     console,
     option,
     progress_bar,
+    write_results_files,
 )
 from initcore.cli.tables import layer_table
 from initcore.experiments.chain import compare_inits
@@ -94,13 +95,7 @@ def propagate(
     with option("--bias"):
         bias_init = None if bias is None else initializer(bias)
     seed, threads = checked_seed(seed), checked_threads(threads)
-    check_output("--json", json_file)
-    check_output("--plot", plot)
-    if plot is not None:
-        with option("--plot"):
-            from initcore.plot import check_path
-
-            check_path(plot)
+    check_results_files(json_file, plot)
 
     with progress_bar("propagating", hidden=quiet) as progress:
         results = compare_inits(
@@ -118,13 +113,7 @@ def propagate(
             progress=progress,
         )
 
-    # A comparison of one is a plain result in the file, too.
-    if json_file is not None:
-        with option("--json"):
-            (results if len(results) > 1 else results[0]).save(json_file)
-    if plot is not None:
-        with option("--plot"):
-            results.plot(plot)
+    write_results_files(results, json_file, plot)
     _show(results, quiet)  # last: a closed pipe must not cost the files
 
 
