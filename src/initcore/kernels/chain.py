@@ -298,10 +298,7 @@ def chain(
         chosen.for_each_trial(task, chosen.products, threads, cancel)
     if states is None:
         return y, None
-    return y, ChainLayers(
-        pre=LayerStats.from_states(states[..., 0, :]),
-        post=LayerStats.from_states(states[..., 1, :], activation=True),
-    )
+    return y, ChainLayers.from_states(states)
 
 
 def chain_backward(
