@@ -120,8 +120,8 @@ class LayerStats(Record):
         """Of a table that has the fields in order, and that nobody else has."""
         table.setflags(write=False)
         stats = object.__new__(cls)  # every array is read-only already
-        vars(stats).update(zip(FIELDS, (table[i, ...] for i in range(len(FIELDS))), strict=True))
-        vars(stats)["se"] = None
+        rows = table if table.ndim > 1 else [table[i, ...] for i in range(len(table))]
+        vars(stats).update(zip(FIELDS, rows, strict=True), se=None)
         return stats
 
     @classmethod
