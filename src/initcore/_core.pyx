@@ -699,14 +699,18 @@ cdef class Kernels:
 
 cdef _integer(const int64_t *digits, size_t n):
     # after exact_carry all digits but the signed top one are in [0, 2^32)
-    cdef bytearray words = bytearray(4 * (n - 1))
-    cdef uint8_t[::1] view = words
-    cdef size_t i
+    cdef uint8_t words[4 * IC_EXACT_SQUARE_WORDS]
+    cdef size_t i, first = 0, last = n - 1
     cdef int byte
-    for i in range(n - 1):
+    while first < last and digits[first] == 0:  # most are: doubles come from a narrow range
+        first += 1
+    while last > first and digits[last - 1] == 0:
+        last -= 1
+    for i in range(first, last):
         for byte in range(4):
-            view[4 * i + byte] = <uint8_t>(digits[i] >> (8 * byte))
-    return int.from_bytes(words, "little") + (<object>digits[n - 1] << (32 * (n - 1)))
+            words[4 * (i - first) + byte] = <uint8_t>(digits[i] >> (8 * byte))
+    low = int.from_bytes(words[:4 * (last - first)], "little") << (32 * first)
+    return low + (<object>digits[n - 1] << (32 * (n - 1))) if digits[n - 1] else low
 
 
 cdef dict _found():
