@@ -67,15 +67,16 @@ def run_shared(
     y: npt.NDArray[Any] | None,
     workspaces: Sequence[npt.NDArray[np.uint8]],
     cancel: npt.NDArray[np.int32],
+    input_state: npt.NDArray[np.float64] | None = None,
 ) -> bool:
     """One trial in as many threads as there are workspaces, the outputs of each layer cut among
     them. What ``Kernels.chain`` computes of one trial, with the same bits; state
-    (layers, 2, MOMENTS) or None. False when cancelled."""
+    (layers, 2, MOMENTS) and input_state (MOMENTS) or None. False when cancelled."""
     shared, threads = workspaces[0], len(workspaces)
     units = np.empty((max(widths), 2, _core.UNIT))
     parts = np.empty((threads, 2, _core.MOMENTS))
     found = (None, None) if state is None else (units, parts)
-    kernels.chain_input(chain, trial, shared)
+    kernels.chain_input(chain, trial, shared, input_state)
     for layer, n_out in enumerate(widths[1:]):
 
         def task(i: int, first: int, last: int, layer: int = layer) -> bool:
@@ -103,10 +104,12 @@ def run_shared_backward(
     out: _core.Gradients | None,
     workspaces: Sequence[npt.NDArray[np.uint8]],
     cancel: npt.NDArray[np.int32],
+    input_state: npt.NDArray[np.float64] | None = None,
 ) -> bool:
     """``Kernels.chain_backward`` of one trial as ``run_shared`` does ``Kernels.chain``; the states
     are (layers, 2, MOMENTS) and (layers, 3, MOMENTS), both or neither None."""
-    if not run_shared(kernels, chain, widths, batch, trial, state, None, workspaces, cancel):
+    forward = (kernels, chain, widths, batch, trial, state, None, workspaces, cancel, input_state)
+    if not run_shared(*forward):
         return False
     shared, threads = workspaces[0], len(workspaces)
     top = None if gradient_state is None else gradient_state[-1, :2]

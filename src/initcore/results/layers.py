@@ -27,9 +27,14 @@ FIELDS = (
     "float16_overflow_fraction",
     "dead_fraction",
     "cosine",
+    "log_energy_mean",
+    "log_energy_var",
+    "dead_trials",
+    "overflow_trials",
 )
-# Every field but abs_max is a mean over trials; abs_max is the largest.
-AVERAGED = tuple(name for name in FIELDS if name != "abs_max")
+# What is a mean over trials.
+AVERAGED = tuple(name for name in FIELDS[: FIELDS.index("log_energy_mean")] if name != "abs_max")
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 # Where a state (ic_moments of csrc/initcore.h) has what the fields are made of; and what each field
 # is or, where it is a share, what of.
@@ -75,9 +80,14 @@ class LayerStats(Record):
     cosine
         the mean cosine of two different rows of the batch, (‖Σ_b x̂_b‖² − B) / (B(B − 1)) with
         x̂ = x/‖x‖ and B rows that are not zero; NaN below two of them.
+    log_energy_mean, log_energy_var, log_energy_quantiles
+        over trials, of ln(second moment / that of the input or, of gradients, of the gradient that
+        enters at the top): its mean, its variance (ddof 1), and its 5, 25, 50, 75 and 95 %
+        quantiles (5, ..., L), known to 1/32. Trials in which the second moment is 0 or not finite
+        have no logarithm: dead_trials, overflow_trials are their numbers.
     se
-        the standard errors over trials (ddof 1) in the same record, NaN at one trial and for
-        abs_max; None where there were no trials.
+        the standard errors over trials (ddof 1) in the same record, NaN at one trial, for
+        abs_max, log_energy_var, quantiles and counts; None where there were no trials.
     """
 
     mean: Array
@@ -92,14 +102,20 @@ class LayerStats(Record):
     float16_overflow_fraction: Array = field(default_factory=_unknown)
     dead_fraction: Array = field(default_factory=_unknown)
     cosine: Array = field(default_factory=_unknown)
+    log_energy_mean: Array = field(default_factory=_unknown)
+    log_energy_var: Array = field(default_factory=_unknown)
+    dead_trials: Array = field(default_factory=_unknown)
+    overflow_trials: Array = field(default_factory=_unknown)
+    log_energy_quantiles: Array = field(default_factory=_unknown)
     se: LayerStats | None = None
 
     def __post_init__(self) -> None:
         shape = np.shape(self.second_moment)
-        for name in FIELDS:
+        for name in (*FIELDS, "log_energy_quantiles"):
             values = np.asarray(getattr(self, name), dtype=np.float64)
-            if values.shape != shape:
-                values = np.broadcast_to(values, shape)
+            wanted = shape if name in FIELDS else (len(QUANTILES), *shape)
+            if values.shape != wanted:
+                values = np.broadcast_to(values, wanted)
             object.__setattr__(self, name, frozen(values))
 
     @classmethod
@@ -128,7 +144,8 @@ class LayerStats(Record):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``."""
         se = None if data["se"] is None else cls.from_dict(data["se"])
-        return cls(**{name: frozen(data[name]) for name in FIELDS}, se=se)
+        names = (*FIELDS, "log_energy_quantiles")
+        return cls(**{name: frozen(data[name]) for name in names}, se=se)
 
     def __str__(self) -> str:
         return text_table("", layer_rows(self, None), "")
