@@ -24,7 +24,14 @@ from initcore.results.exact import (
     portable_log,
     square_root,
 )
-from initcore.results.layers import AVERAGED, QUANTILES, ChainLayers, LayerStats, layer_rows
+from initcore.results.layers import (
+    AVERAGED,
+    QUANTILES,
+    ChainLayers,
+    LayerStats,
+    gradient_table,
+    layer_table,
+)
 from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
     Array,
@@ -36,6 +43,7 @@ from initcore.results.text import (
     measured,
     plus_minus,
     text_table,
+    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -458,13 +466,47 @@ class Propagation(MonteCarlo):
         """A line that says what was run."""
         return f"{self.label}: {_setting(self)}"
 
+    def tables(self) -> list[tuple[str, list[list[str]]]]:
+        """Headings and rows as text, each table with its caption: forward, and backward if there
+        was a backward pass."""
+        tables = [("", layer_table(self.layers, self.theory))]
+        if self._back:
+            rows = gradient_table(self.layers, self.theory)
+            tables.append(("backward, from a standard normal gradient by the last x:", rows))
+        return tables
+
+    def notes(self) -> list[str]:
+        """What the tables leave unsaid, a sentence each: what a median is of, and trials that died
+        or overflowed."""
+        medians = any("median" in rows[0] for _, rows in self.tables())
+        notes = ["median: half of the networks lie below it"] if medians else []
+        for direction in (_FORWARD, *self._back):
+            what = "h" if direction is _FORWARD else "the gradient by h"
+            side, path = self._side(direction.side), direction.order(self.n_layers)
+            for counts, word, consequence in (
+                (side.dead_trials, "is 0", ": the mean counts them, the median does not"),
+                (side.overflow_trials, "overflows", ""),
+            ):
+                met = [layer for layer in path if counts[layer - 1]]
+                if met:
+                    of = f"{counts[path[-1] - 1]:.0f} of {self.n_trials} trials"
+                    since = f"by layer {path[-1]}, the first at layer {met[0]}"
+                    notes.append(f"{what} {word} in {of} {since}{consequence}")
+        return notes
+
     def __str__(self) -> str:
-        rows = layer_rows(self.layers, self.theory)
-        return text_table(self.title, rows, self.verdict)
+        tables = [text_table(caption, rows, "") for caption, rows in self.tables()]
+        words = map(wrapped, [*self.notes(), self.verdict])
+        return "\n".join([wrapped(self.title), "\n\n".join(tables), "", *words])
 
     def _repr_html_(self) -> str:
-        rows = layer_rows(self.layers, self.theory)
-        return html_table(self.title, rows, self.verdict)
+        tables, words = self.tables(), "\n".join([*self.notes(), self.verdict])
+        captions = [self.title, *(caption for caption, _ in tables[1:])]
+        footers = [*("" for _ in tables[1:]), words]
+        return "".join(
+            html_table(caption, rows, footer)
+            for caption, (_, rows), footer in zip(captions, tables, footers, strict=True)
+        )
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the second moments by layer, forward and backward, with the spread of networks and
@@ -534,7 +576,8 @@ class Comparison(Saved, Sequence[Propagation]):
         return [f"{result.label} {result.verdict}" for result in self]
 
     def __str__(self) -> str:
-        return text_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+        table = text_table(wrapped(_setting(self[0])), self._rows(), "")
+        return "\n".join([table, "", *map(wrapped, self._verdicts())])
 
     def _repr_html_(self) -> str:
         return html_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
