@@ -17,6 +17,8 @@ _LIMITS = {FLOAT32: (2.0**-150, (2.0 - 2.0**-24) * 2.0**127), FLOAT64: (0.0, inf
 
 def check_array(argument: str, value: object) -> npt.NDArray[Any]:
     """`value` as an array of real numbers (float16/32/64, bfloat16, integers, booleans)."""
+    if type(value) is np.ndarray and value.dtype in _LIMITS:  # most are
+        return value
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{argument} is a masked array: a plain array is accepted")
     try:
@@ -45,7 +47,7 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def common_dtype(arrays: Sequence[npt.NDArray[Any]]) -> np.dtype[Any]:
     """What several are computed in: float64 if any floating-point one is, or all are integers."""
-    floats = {a.dtype for a in arrays if a.dtype.kind not in "iub"}
+    floats = {dtype for dtype in {a.dtype for a in arrays} if dtype.kind not in "iub"}
     return compute_dtype(max(floats, key=lambda d: d.itemsize)) if floats else FLOAT64
 
 

@@ -36,6 +36,16 @@ FIELDS = (
 AVERAGED = tuple(name for name in FIELDS[: FIELDS.index("log_energy_mean")] if name != "abs_max")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
+# Where a state (ic_moments of csrc/initcore.h) has what the fields are made of; and what each field
+# is or, where it is a share, what of.
+_COUNT, _MEAN, _M2, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE = range(7)
+_M4, _WITHIN, _DEAD, _OVERFLOWS, _COSINE = range(8, 13)
+_SOURCES = np.array([
+    _MEAN, _M2, _M2, _M4, _WITHIN, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE, _OVERFLOWS, _DEAD,
+    _COSINE,
+])  # fmt: skip
+_SATURATED_FRACTION = FIELDS.index("saturated_fraction")
+
 # Fourth powers of deviations whose sum is smaller have lost digits in float64, or all.
 _LEAST_FOURTH_POWERS = 1e-290
 
@@ -120,28 +130,19 @@ class LayerStats(Record):
         A state is what ``ic_moments`` of csrc/initcore.h is. ``activation``: they are of
         activations or gradients, which are never saturated.
         """
-        table = np.moveaxis(np.asarray(states, np.float64), -1, 0)
-        count, mean, m2, abs_max, zeros, saturated, nonfinite, *others = table
-        _, m4, within, dead, overflows, cosine = others
-        # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
-        with np.errstate(all="ignore"):
-            variance = m2 / count
-            measurable = np.isfinite(m4) & (m4 >= _LEAST_FOURTH_POWERS)
-            return cls(
-                mean=np.where(count > 0, mean, np.nan),
-                second_moment=variance + mean * mean,
-                variance=variance,
-                kurtosis=np.where(measurable, m4 / m2 / variance, np.nan),
-                batch_variance=within / count,
-                # of nothing but NaN, and of nothing, there is no largest
-                abs_max=np.where((abs_max > 0) | (nonfinite < count), abs_max, np.nan),
-                zero_fraction=zeros / count,
-                saturated_fraction=_unknown() if activation else saturated / count,
-                nonfinite_fraction=nonfinite / count,
-                float16_overflow_fraction=overflows / count,
-                dead_fraction=dead / count,
-                cosine=np.where(count > 0, cosine, np.nan),
-            )
+        table = _fields(np.asarray(states, np.float64))
+        if activation:
+            table[_SATURATED_FRACTION] = np.nan
+        return cls._of(table)
+
+    @classmethod
+    def _of(cls, table: Array) -> Self:
+        """Of a table that has the fields in order, and that nobody else has."""
+        table.setflags(write=False)
+        stats = object.__new__(cls)  # every array is read-only already
+        rows = table if table.ndim > 1 else [table[i, ...] for i in range(len(table))]
+        vars(stats).update(zip(FIELDS, rows, strict=True), se=None)
+        return stats
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -157,6 +158,27 @@ class LayerStats(Record):
         return html_table("", statistics_table(self), "")
 
 
+def _fields(states: Array) -> Array:
+    """The fields (len(FIELDS), ...) of states (..., MOMENTS), as if all were of pre-activations."""
+    state = states.reshape(-1, states.shape[-1]).T
+    count, m4 = state[_COUNT], state[_M4]
+    table = state.take(_SOURCES, axis=0)
+    mean, second_moment, variance, kurtosis, _, abs_max = table[:6]
+    # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
+    with np.errstate(all="ignore"):
+        table[1:-1] /= count
+        second_moment += mean * mean
+        np.divide(m4, state[_M2], out=kurtosis)
+        kurtosis /= variance
+    abs_max[:] = state[_ABS_MAX]
+    kurtosis[~((m4 >= _LEAST_FOURTH_POWERS) & (m4 < np.inf))] = np.nan
+    if not count.all():
+        table[:, count == 0] = np.nan
+    if not abs_max.all():  # of nothing but NaN there is no largest
+        abs_max[(abs_max == 0) & (state[_NONFINITE] == count)] = np.nan
+    return table.reshape(len(FIELDS), *states.shape[:-1])
+
+
 @dataclass(frozen=True, eq=False)
 class ChainLayers(Record):
     """Statistics of a chain's pre-activations h and activations x = φ(h), by layer.
@@ -170,6 +192,14 @@ class ChainLayers(Record):
     grad_pre: LayerStats | None = None
     grad_post: LayerStats | None = None
     grad_weight: LayerStats | None = None
+
+    @classmethod
+    def from_states(cls, states: Array) -> Self:
+        """Of the states of a forward pass, float64 (..., L, 2, MOMENTS): fields (..., L)."""
+        sides = states.reshape(-1, 2, states.shape[-1]).swapaxes(0, 1)
+        table = _fields(sides).reshape(len(FIELDS), 2, *states.shape[:-2])
+        table[_SATURATED_FRACTION, 1] = np.nan
+        return cls(LayerStats._of(table[:, 0]), LayerStats._of(table[:, 1]))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
