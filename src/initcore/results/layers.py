@@ -32,17 +32,18 @@ FIELDS = (
     "dead_trials",
     "overflow_trials",
 )
-# What is a mean over trials.
-AVERAGED = tuple(name for name in FIELDS[: FIELDS.index("log_energy_mean")] if name != "abs_max")
+# What one trial has, and what of that is averaged over trials.
+_OF_A_TRIAL = FIELDS[: FIELDS.index("log_energy_mean")]
+AVERAGED = tuple(name for name in _OF_A_TRIAL if name != "abs_max")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 # Where a state (ic_moments of csrc/initcore.h) has what the fields are made of; and what each field
-# is or, where it is a share, what of.
+# of a trial is or, where it is a share, what of. The last are for those that nothing is known of.
 _COUNT, _MEAN, _M2, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE = range(7)
 _M4, _WITHIN, _DEAD, _OVERFLOWS, _COSINE = range(8, 13)
 _SOURCES = np.array([
     _MEAN, _M2, _M2, _M4, _WITHIN, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE, _OVERFLOWS, _DEAD,
-    _COSINE,
+    _COSINE, *[_COUNT] * len(QUANTILES),
 ])  # fmt: skip
 _SATURATED_FRACTION = FIELDS.index("saturated_fraction")
 
@@ -137,11 +138,14 @@ class LayerStats(Record):
 
     @classmethod
     def _of(cls, table: Array) -> Self:
-        """Of a table that has the fields in order, and that nobody else has."""
+        """Of a table of ``_fields``, which nobody else has."""
         table.setflags(write=False)
         stats = object.__new__(cls)  # every array is read-only already
+        known = len(_OF_A_TRIAL)
         rows = table if table.ndim > 1 else [table[i, ...] for i in range(len(table))]
-        vars(stats).update(zip(FIELDS, rows, strict=True), se=None)
+        vars(stats).update(zip(_OF_A_TRIAL, rows, strict=False))
+        vars(stats).update(dict.fromkeys(FIELDS[known:], rows[known]))
+        vars(stats).update(log_energy_quantiles=table[known:], se=None)
         return stats
 
     @classmethod
@@ -159,24 +163,26 @@ class LayerStats(Record):
 
 
 def _fields(states: Array) -> Array:
-    """The fields (len(FIELDS), ...) of states (..., MOMENTS), as if all were of pre-activations."""
+    """The fields of a trial, then NaN, (len(_SOURCES), ...), of states (..., MOMENTS), as if all
+    were of pre-activations."""
     state = states.reshape(-1, states.shape[-1]).T
     count, m4 = state[_COUNT], state[_M4]
     table = state.take(_SOURCES, axis=0)
     mean, second_moment, variance, kurtosis, _, abs_max = table[:6]
     # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
     with np.errstate(all="ignore"):
-        table[1:-1] /= count
+        table[1 : FIELDS.index("cosine")] /= count
         second_moment += mean * mean
         np.divide(m4, state[_M2], out=kurtosis)
         kurtosis /= variance
+    table[len(_OF_A_TRIAL) :] = np.nan
     abs_max[:] = state[_ABS_MAX]
     kurtosis[~((m4 >= _LEAST_FOURTH_POWERS) & (m4 < np.inf))] = np.nan
     if not count.all():
         table[:, count == 0] = np.nan
     if not abs_max.all():  # of nothing but NaN there is no largest
         abs_max[(abs_max == 0) & (state[_NONFINITE] == count)] = np.nan
-    return table.reshape(len(FIELDS), *states.shape[:-1])
+    return table.reshape(len(table), *states.shape[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +203,8 @@ class ChainLayers(Record):
     def from_states(cls, states: Array) -> Self:
         """Of the states of a forward pass, float64 (..., L, 2, MOMENTS): fields (..., L)."""
         sides = states.reshape(-1, 2, states.shape[-1]).swapaxes(0, 1)
-        table = _fields(sides).reshape(len(FIELDS), 2, *states.shape[:-2])
+        table = _fields(sides)
+        table = table.reshape(len(table), 2, *states.shape[:-2])
         table[_SATURATED_FRACTION, 1] = np.nan
         return cls(LayerStats._of(table[:, 0]), LayerStats._of(table[:, 1]))
 
