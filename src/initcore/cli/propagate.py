@@ -127,8 +127,10 @@ def _show(results: Comparison, quiet: bool) -> None:
             for caption, rows in result.tables():
                 out.print(text_table(caption, rows, ""), soft_wrap=True)
                 out.print()
-            for note in result.notes():
-                out.print(note, soft_wrap=True)
+            notes = result.notes()
+            if notes:
+                out.print("\n".join(notes), soft_wrap=True)
+                out.print()
     for result in results:
         out.print(Text.assemble((result.label, "bold"), " ", result.verdict), soft_wrap=True)
 
