@@ -51,8 +51,8 @@ cdef class Chain:
     (stream, kind, scale, shift, low, high[, truncation]) (drawn; trial t adds t to the stream);
     `activations` are (kernel id, parameter, saturation threshold). With an `output_gradient`, which
     is a source like the input, it can also be run backward. `norms`: 0, RMS_NORM or LAYER_NORM a
-    layer; `residuals`: the multiplier of a layer's branch, None of a layer without skip; or None. `common`, drawn, is a row (n_in) that is added to every row of
-    the input.
+    layer; `residuals`: the multiplier of a layer's branch, None of a layer without skip; or None.
+    `common`, drawn, is a row (n_in) that is added to every row of the input.
     """
 
     cdef ic_chain chain
