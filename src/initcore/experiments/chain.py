@@ -135,7 +135,7 @@ class ChainExperiment:
             source("output_gradient", normal(), self.batch, self.widths[-1])
             if self.backward
             else None,
-            source("input.common", normal(math.sqrt(self.correlation)), self.widths[0])
+            common=source("input.common", normal(math.sqrt(self.correlation)), self.widths[0])
             if self.correlation
             else None,
         )
