@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from initcore import _core, theory
+from initcore import _core, architecture, theory
 from initcore.activations import Activation, activation
 from initcore.experiments import engine
 from initcore.experiments.arguments import (
@@ -34,6 +34,7 @@ from initcore.streams import check_seed, resolve_threads, stream_id
 T = TypeVar("T")
 ActivationLike = str | Activation
 InitializerLike = str | Initializer
+MultiplierLike = float | bool | str  # of a residual branch
 
 DTYPES = ("float32", "float64")
 METHODS = ("dense", "gram")
@@ -47,6 +48,8 @@ class ChainExperiment:
     activations: tuple[str, ...]
     inits: tuple[str, ...]
     biases: tuple[str | None, ...]
+    norms: tuple[str | None, ...]
+    residuals: tuple[float | None, ...]  # multipliers of the branches
     batch: int
     dtype: str
     seed: int
@@ -62,6 +65,8 @@ class ChainExperiment:
             "activation": _collapse(self.activations),
             "init": _collapse(self.inits),
             "bias": _collapse(self.biases),
+            "norm": _collapse(self.norms),
+            "residual": _collapse(self.residuals),
             "batch": self.batch,
             "dtype": self.dtype,
             "backward": self.backward,
@@ -125,6 +130,8 @@ class ChainExperiment:
             source("output_gradient", normal(), self.batch, self.widths[-1])
             if self.backward
             else None,
+            [0 if norm is None else architecture.NORMS[norm] for norm in self.norms],
+            self.residuals,
         )
 
 
@@ -212,6 +219,8 @@ def propagate(
     init: InitializerLike | Sequence[InitializerLike] = "kaiming_normal",
     bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
     last: ActivationLike | None = None,
+    norm: str | Sequence[str | None] | None = None,
+    residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
     batch: int = 32,
     trials: int | range = 100,
     seed: int = 0,
@@ -224,7 +233,8 @@ def propagate(
 ) -> Propagation:
     """Send standard normal inputs through chains of freshly drawn layers, and measure every layer.
 
-    A trial draws a batch of inputs and all weights; a layer is h = x Wᵀ + b, then x = φ(h).
+    A trial draws a batch of inputs and all weights; a layer is h = norm(x) Wᵀ + b, then x ← φ(h)
+    or, with ``residual=m``, x ← x + m φ(h).
 
     Parameters
     ----------
@@ -234,6 +244,14 @@ def propagate(
         One for all layers, or a list of L; ``bias`` (or an entry of it) None is no bias.
     last
         The last layer's activation, if it is another.
+    norm
+        What the weights see of each input x (a row of the batch): None, x itself; "rms",
+        x/√mean x²; "layer", (x − mean x)/√mean (x − mean x)²; or a list of L. There is no gain,
+        bias or epsilon: a row whose root is 0 becomes zeros, and no gradient passes it.
+    residual
+        None, or the multiplier m of the branch that is added to x: a number, True for 1,
+        "1/sqrt(L)", or 0, as ReZero starts, where x passes bit for bit; or a list of L. Such a
+        layer is as wide as its input, and its x, in ``post`` and ``grad_post``, is the sum.
     batch
         Inputs a trial.
     trials
@@ -262,7 +280,7 @@ def propagate(
     Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
     """
     experiment = _experiment(
-        widths, activation, init, bias, last, batch, seed, dtype, backward, method
+        widths, activation, init, bias, last, norm, residual, batch, seed, dtype, backward, method
     )
     return _propagate(experiment, trial_range(trials), threads, executor, progress)
 
@@ -274,6 +292,8 @@ def compare_inits(
     activation: ActivationLike | Sequence[ActivationLike] = "relu",
     bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
     last: ActivationLike | None = None,
+    norm: str | Sequence[str | None] | None = None,
+    residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
     batch: int = 32,
     trials: int | range = 100,
     seed: int = 0,
@@ -293,7 +313,20 @@ def compare_inits(
         accepted = "a list of one or more initializers"
         raise refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
-        _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward, method)
+        _experiment(
+            widths,
+            activation,
+            init,
+            bias,
+            last,
+            norm,
+            residual,
+            batch,
+            seed,
+            dtype,
+            backward,
+            method,
+        )
         for init in inits
     ]
     numbers = trial_range(trials)
@@ -325,6 +358,8 @@ def _propagate(
         activation=list(experiment.activations),
         init=list(experiment.inits),
         bias=None if set(experiment.biases) == {None} else list(experiment.biases),
+        norm=list(experiment.norms),
+        residual=list(experiment.residuals),
         batch=experiment.batch,
         backward=experiment.backward,
     )
@@ -370,6 +405,9 @@ def _law(init: str, shape: tuple[int, ...], **fans: int) -> Law | None:
 
 def _check_gaussian(experiment: ChainExperiment) -> None:
     """ValueError where "gram" would not have the law of the weights and biases."""
+    for name, entries in (("norm", experiment.norms), ("residual", experiment.residuals)):
+        if set(entries) != {None}:
+            raise ValueError(f"{name} must be None for method='gram': use method='dense'")
     layers = zip(pairwise(experiment.widths), experiment.inits, experiment.biases, strict=True)
     checked = set()  # most layers are alike
     for layer, kind in enumerate(layers):
@@ -420,6 +458,8 @@ def _experiment(
     init: Any,
     bias: Any,
     last: Any,
+    norm: Any,
+    residual: Any,
     batch: Any,
     seed: Any,
     dtype: Any,
@@ -441,15 +481,18 @@ def _experiment(
         activations,
         _each("init", init, n_layers, lambda one: repr(initializer(one))),
         _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
+        _each("norm", norm, n_layers, architecture.norm),
+        _each("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),
         positive("batch", batch),
         _dtype(dtype),
         check_seed(seed),
         flag("backward", backward),
         _method(method),
     )
+    architecture.check_residuals(experiment.residuals, sizes)
     if experiment.method == "gram":
         _check_gaussian(experiment)
-    features = 2 * sum(sizes) + 3 * max(sizes) if backward else 2 * max(sizes)
+    features = 2 * sum(sizes) + 4 * max(sizes) if backward else 3 * max(sizes)
     if experiment.method == "gram":  # Gram matrices and factors
         features += (experiment.batch + 16) * (n_layers + 9)
     panels = 8 * (experiment.batch + 16) * (features + 34 * len(sizes))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from initcore import architecture
 from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
@@ -37,6 +38,7 @@ from initcore.results.text import (
     plus_minus,
     text_table,
 )
+from initcore.specifications import finite_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -163,8 +165,8 @@ class Propagation(MonteCarlo):
     """What random chains did to standard normal inputs, over trials.
 
     spec
-        what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
-        (one, or a list of L), batch, dtype, backward, method.
+        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias,
+        norm and residual (one, or a list of L), batch, dtype, backward, method.
         ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
         the seed of all streams; how trials were drawn ("dense": every weight, "gram": none).
@@ -424,7 +426,8 @@ class Propagation(MonteCarlo):
     def _advice(self, fit: _Fit) -> str:
         """The scale that would hold, where scaling the weights scales every layer in proportion."""
         hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
-        if self.spec["bias"] is not None or not all(map(_homogeneous, hidden.values())):
+        added = (self.spec[name] for name in ("bias", "norm", "residual"))
+        if any(one is not None for one in added) or not all(map(_homogeneous, hidden.values())):
             return ""
         # What would hold is read off the theory, and only where the measurement bears it out: a
         # narrow, deep chain whose units die is not cured by a scale.
@@ -582,14 +585,28 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         raise ValueError(f"method {spec['method']!r}")
     if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
         raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
-    for name, parse in (("activation", activation), ("init", initializer), ("bias", initializer)):
+    for name, parse in (
+        ("activation", activation),
+        ("init", initializer),
+        ("bias", initializer),
+        ("norm", architecture.norm),
+        ("residual", _saved_multiplier),
+    ):
         entries = spec[name]
         listed = isinstance(entries, list | tuple)
         if listed and len(entries) != len(widths) - 1:
             raise ValueError(f"{len(entries)} entries of {name}")
         for entry in entries if listed else (entries,):
-            if entry is not None or name != "bias":
+            if entry is not None or name not in ("bias", "norm", "residual"):
                 parse(entry)
+    multipliers = [_per_layer(spec["residual"], layer) for layer in range(len(widths) - 1)]
+    architecture.check_residuals(multipliers, widths)
+
+
+def _saved_multiplier(value: Any) -> float:
+    if type(value) is not float:
+        raise ValueError(f"residual {value!r}")
+    return finite_number("residual", value)
 
 
 def _log_ratio_se(a: ExactSum, b: ExactSum, products: int | None) -> float:
@@ -630,10 +647,11 @@ def _setting(result: Propagation) -> str:
     spec, widths = result.spec, result.spec["widths"]
     size = f"{widths[0]} wide" if len(set(widths)) == 1 else "widths " + ", ".join(map(str, widths))
     layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
-    bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
+    given = ((name, spec[name]) for name in ("bias", "norm", "residual"))
+    added = "".join(f", {name} {_listed(value)}" for name, value in given if value is not None)
     trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
     by_gram = " by gram" if result.method == "gram" else ""
     return (
-        f"{layers}, {size}, {_listed(spec['activation'])}{bias}, batch {spec['batch']}, "
+        f"{layers}, {size}, {_listed(spec['activation'])}{added}, batch {spec['batch']}, "
         f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from initcore import architecture
 from initcore.initializers import Initializer, initializer
 from initcore.laws import Constant, Law
 from initcore.results.layers import ChainLayers, LayerStats
-from initcore.specifications import finite_number, integer, non_negative_number
+from initcore.specifications import integer, non_negative_number
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 
 T = TypeVar("T")
-NORMS = ("rms", "layer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ def predict(
     bias: str | Initializer | Sequence[str | Initializer | None] | None = None,
     last: Phi | None = None,
     norm: str | Sequence[str | None] | None = None,
-    residual: float | bool | Sequence[float | bool | None] | None = None,
+    residual: float | bool | str | Sequence[float | bool | str | None] | None = None,
     batch: int = 32,
     input_second_moment: float = 1.0,
     backward: bool = False,
@@ -94,8 +94,8 @@ def predict(
     norm
         None, ``"rms"`` or ``"layer"`` (without gain and bias); or a list of L.
     residual
-        None, the multiplier m of the branch, True for 1; or a list of L. Such a layer is as wide
-        as its input.
+        None, or the multiplier m of the branch: a number, True for 1, or ``"1/sqrt(L)"``; or a
+        list of L. Such a layer is as wide as its input.
     batch
         Inputs over which the gradients of the weights are summed.
     input_second_moment
@@ -227,17 +227,14 @@ def _layers(
             _per_layer(
                 "bias", bias, n_layers, lambda one: None if one is None else initializer(one)
             ),
-            _per_layer("norm", norm, n_layers, _norm),
-            _per_layer("residual", residual, n_layers, _multiplier),
+            _per_layer("norm", norm, n_layers, architecture.norm),
+            _per_layer(
+                "residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)
+            ),
             strict=True,
         )
     ]
-    for index, layer in enumerate(layers):
-        if layer.residual is not None and layer.n_in != layer.n_out:
-            raise ValueError(
-                f"residual: layer {index} adds its input to its output, which needs equal widths; "
-                f"got {layer.n_in} and {layer.n_out}"
-            )
+    architecture.check_residuals([layer.residual for layer in layers], sizes)
     return layers
 
 
@@ -250,16 +247,3 @@ def _per_layer(argument: str, value: Any, n_layers: int, parse: Callable[[Any], 
             f"got {len(value)}"
         )
     return [parse(one) for one in value]
-
-
-def _norm(value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and value in NORMS):
-        return value
-    kind = ValueError if isinstance(value, str) else TypeError
-    raise kind(f"norm must be None or one of {', '.join(NORMS)}, got {value!r}")
-
-
-def _multiplier(value: Any) -> float | None:
-    if value is None or value is False:
-        return None
-    return 1.0 if value is True else finite_number("residual", value)
