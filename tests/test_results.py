@@ -36,6 +36,8 @@ SPEC = {
     "activation": "relu",
     "init": "kaiming_normal()",
     "bias": None,
+    "norm": None,
+    "residual": None,
     "batch": 8,
     "dtype": "float64",
     "backward": False,
