@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from initcore import architecture
 from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
@@ -48,6 +49,7 @@ from initcore.results.text import (
     text_table,
     wrapped,
 )
+from initcore.specifications import finite_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,9 +182,9 @@ class Propagation(MonteCarlo):
     """What random chains did to their inputs, over trials.
 
     spec
-        what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
-        (one, or a list of L), x (None, or a read-only array (batch, n_0) of the dtype), batch,
-        correlation, dtype, backward, method.
+        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias,
+        norm and residual (one, or a list of L), x (None, or a read-only array (batch, n_0) of the
+        dtype), batch, correlation, dtype, backward, method.
         ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
         the seed of all streams; how trials were drawn ("dense": every weight, "gram": none).
@@ -452,7 +454,8 @@ class Propagation(MonteCarlo):
         """What would hold: the scale, where scaling the weights scales every layer in proportion;
         else the gains that hold a layer at E[h²] = 1, forward and backward."""
         hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
-        if self.spec["bias"] is not None or not hidden:
+        added = (self.spec[name] for name in ("bias", "norm", "residual"))
+        if any(one is not None for one in added) or not hidden:
             return ""
         # What would hold is read off the theory, and only where the measurement bears it out: a
         # narrow, deep chain whose units die is not cured by a scale.
@@ -662,14 +665,28 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         raise ValueError(f"method {spec['method']!r}")
     if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
         raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
-    for name, parse in (("activation", activation), ("init", initializer), ("bias", initializer)):
+    for name, parse in (
+        ("activation", activation),
+        ("init", initializer),
+        ("bias", initializer),
+        ("norm", architecture.norm),
+        ("residual", _saved_multiplier),
+    ):
         entries = spec[name]
         listed = isinstance(entries, list | tuple)
         if listed and len(entries) != len(widths) - 1:
             raise ValueError(f"{len(entries)} entries of {name}")
         for entry in entries if listed else (entries,):
-            if entry is not None or name != "bias":
+            if entry is not None or name not in ("bias", "norm", "residual"):
                 parse(entry)
+    multipliers = [_per_layer(spec["residual"], layer) for layer in range(len(widths) - 1)]
+    architecture.check_residuals(multipliers, widths)
+
+
+def _saved_multiplier(value: Any) -> float:
+    if type(value) is not float:
+        raise ValueError(f"residual {value!r}")
+    return finite_number("residual", value)
 
 
 def _log_ratio_se(a: ExactSum, b: ExactSum, products: int | None) -> float:
@@ -731,13 +748,14 @@ def _setting(result: Propagation) -> str:
     spec, widths = result.spec, result.spec["widths"]
     size = f"{widths[0]} wide" if len(set(widths)) == 1 else "widths " + ", ".join(map(str, widths))
     layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
-    bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
+    given = ((name, spec[name]) for name in ("bias", "norm", "residual"))
+    added = "".join(f", {name} {_listed(value)}" for name, value in given if value is not None)
     trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
     by_gram = " by gram" if result.method == "gram" else ""
     batch = f"batch {spec['batch']}" if spec["x"] is None else f"{spec['batch']} given inputs"
     if spec["correlation"]:
         batch += f", correlation {spec['correlation']:.4g}"
     return (
-        f"{layers}, {size}, {_listed(spec['activation'])}{bias}, {batch}, "
+        f"{layers}, {size}, {_listed(spec['activation'])}{added}, {batch}, "
         f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )
