@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -193,12 +193,26 @@ class Propagation(MonteCarlo):
     THEORY: ClassVar[type[ChainLayers]] = ChainLayers
 
     theory: ChainLayers = field(repr=False, compare=False)
+    # Of a trial and a layer, where functions give weights and are still there.
+    given_weight: Callable[[int, int], NDArray[Any]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.spec["x"] is not None:
             x = frozen(self.spec["x"], self.spec["dtype"])
             object.__setattr__(self, "spec", MappingProxyType({**self.spec, "x": x}))
+
+    def __add__(self, other: object) -> Self:
+        total = super().__add__(other)
+        if total is NotImplemented or not isinstance(other, Propagation):
+            return NotImplemented
+        return replace(total, given_weight=self.given_weight or other.given_weight)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, values = super().__reduce__()
+        return kind, values[:-1]  # a function may not pickle
 
     @property
     def method(self) -> str:
@@ -271,9 +285,10 @@ class Propagation(MonteCarlo):
     def weights(self, trial: int, layer: int) -> NDArray[Any]:
         """The weight (n_out, n_in) that was drawn in a trial for a layer; layers count from 0.
 
-        It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``.
-        ValueError for a trial or layer that this result does not hold, and by "gram", which draws
-        no weights.
+        It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``, or what
+        the function that ``init`` is gives again. ValueError for a trial or layer that this result
+        does not hold, by "gram", which draws no weights, and for a function where it is no longer
+        there: files and pickles do not keep it.
         """
         if self.method == "gram":
             raise ValueError(
@@ -284,9 +299,16 @@ class Propagation(MonteCarlo):
         if not 0 <= layer < self.n_layers:
             raise ValueError(f"layer must be from 0 to {self.n_layers - 1}; got {layer}")
         n_in, n_out = self.spec["widths"][layer : layer + 2]
-        init = initializer(_per_layer(self.spec["init"], layer))
+        init = _per_layer(self.spec["init"], layer)
+        if is_function_name(init):
+            if self.given_weight is None:
+                raise ValueError(
+                    f"the weights of layer {layer} came from the function {init}, which files and "
+                    "pickles do not keep"
+                )
+            return self.given_weight(trial, layer)
         name = f"layers.{layer}.weight"
-        drawn: NDArray[Any] = init(
+        drawn: NDArray[Any] = initializer(init)(
             (n_out, n_in), seed=self.seed, name=name, trial=trial, dtype=self.spec["dtype"]
         )
         return drawn
@@ -601,7 +623,9 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         if listed and len(entries) != len(widths) - 1:
             raise ValueError(f"{len(entries)} entries of {name}")
         for entry in entries if listed else (entries,):
-            if entry is not None or name != "bias":
+            if not (entry is None and name == "bias") and not (
+                name == "init" and isinstance(entry, str) and is_function_name(entry)
+            ):
                 parse(entry)
 
 
@@ -632,6 +656,17 @@ def _homogeneous(phi: Activation) -> bool:
 def _bounded(phi: Activation) -> bool:
     """Whether φ has finite limits on both sides, so that it can saturate at both."""
     return bool(np.isfinite(phi(np.array([-np.inf, np.inf]))).all())
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """What a specification has of a function, "module.qualname"."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def is_function_name(spec: str) -> bool:
+    """Whether that of an initializer is such a name: initializers have a dot in calls alone."""
+    return "." in spec and "(" not in spec
 
 
 def _listed(one_or_each: Any) -> str:
