@@ -20,6 +20,7 @@ from initcore.gains import gain
 from initcore.initializers import initializer
 from initcore.results.exact import (
     Accumulator,
+    ExactRecord,
     ExactSum,
     nth_root,
     portable_log,
@@ -79,6 +80,14 @@ def _record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
     """The numbers of columns and of maxima, and of histograms, in the record of a chain."""
     sides = 4 if backward else 2
     return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
+
+
+def settled(record: ExactRecord, n_layers: int, backward: bool, rtol: float) -> bool:
+    """Whether the standard error of the last second moment of h, and of the gradient by it, is at
+    most ``rtol`` of its mean."""
+    ends = [(PRE, n_layers), (GRAD_PRE, 1)][: 1 + backward]
+    sums = [record.columns[_column(n_layers, side, "second_moment", layer)] for side, layer in ends]
+    return all(one.standard_error() <= rtol * one.mean() for one in sums)
 
 
 class _Direction(NamedTuple):
@@ -561,14 +570,19 @@ class Comparison(Saved, Sequence[Propagation]):
             rows.append([str(layer), *(measured(s.mean(), s.standard_error()) for s in sums)])
         return rows
 
+    @property
+    def title(self) -> str:
+        """A line that says what was run, but for the initializers."""
+        return _setting(*self)
+
     def _verdicts(self) -> list[str]:
         return [f"{result.label} {result.verdict}" for result in self]
 
     def __str__(self) -> str:
-        return text_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+        return text_table(self.title, self._rows(), "\n".join(self._verdicts()))
 
     def _repr_html_(self) -> str:
-        return html_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+        return html_table(self.title, self._rows(), "\n".join(self._verdicts()))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw all second moments by layer in one figure; ``path`` also writes it.
@@ -673,13 +687,16 @@ def _listed(one_or_each: Any) -> str:
     return ", ".join(map(str, one_or_each)) if isinstance(one_or_each, tuple) else str(one_or_each)
 
 
-def _setting(result: Propagation) -> str:
-    """What was run, but for the initializer."""
+def _setting(result: Propagation, *others: Propagation) -> str:
+    """What was run, but for the initializer, in one result or in several alike."""
     spec, widths = result.spec, result.spec["widths"]
     size = f"{widths[0]} wide" if len(set(widths)) == 1 else "widths " + ", ".join(map(str, widths))
     layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
     bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
-    trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
+    least, *_, most = sorted([one.n_trials for one in (result, result, *others)])
+    trials = "1 trial" if most == 1 else f"{most} trials"
+    if least < most:
+        trials = f"{least} to {trials}"
     by_gram = " by gram" if result.method == "gram" else ""
     batch = f"batch {spec['batch']}" if spec["x"] is None else f"{spec['batch']} given inputs"
     if spec["correlation"]:
