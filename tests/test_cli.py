@@ -78,6 +78,16 @@ def test_propagate_by_gram(capsys, tmp_path):
     assert "use method='dense'" in " ".join(err.split())
 
 
+def test_propagate_correlated_inputs(capsys, tmp_path):
+    path = tmp_path / "alike.json"
+    options = (*SMALL, "--init", "kaiming_normal", "--correlation", "0.5", "--json", path)
+    code, out, _ = run(capsys, "propagate", *options)
+    assert code == 0
+    assert "correlation 0.5" in out
+    assert ic.Propagation.load(path).spec["correlation"] == 0.5
+    assert run(capsys, "propagate", *SMALL, "--correlation", "-0.5")[0] == 2
+
+
 def test_without_options_it_compares_four_initializers(monkeypatch, capsys):
     module = importlib.import_module("initcore.cli.propagate")
     asked = {}

@@ -549,7 +549,7 @@ class TestArguments:
             ({"widths": [3, 2.0]}, TypeError, r"widths\[1\] must be a positive integer; got 2.0"),
             ({"widths": [True, 2]}, TypeError, r"widths\[0\]"),
             ({"batch": 0}, ValueError, "batch must be a positive integer; got 0"),
-            ({"batch": None}, TypeError, "batch"),
+            ({"batch": 2.0}, TypeError, "batch must be a positive integer; got 2.0"),
             ({"trials": 0}, ValueError, "trials must be a positive integer; got 0"),
             ({"trials": 1.5}, TypeError, "trials"),
             ({"trials": True}, TypeError, "trials"),

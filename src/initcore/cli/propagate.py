@@ -62,6 +62,9 @@ def propagate(
         typer.Option(metavar="INIT", help="Initializer of the biases.", show_default="no bias"),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Standard normal inputs a trial.")] = 32,
+    correlation: Annotated[
+        float, typer.Option(metavar="X", min=0, max=1, help="Of any two inputs.")
+    ] = 0.0,
     trials: Annotated[int, typer.Option(min=1, help="Independent draws of everything.")] = 100,
     backward: Annotated[
         bool,
@@ -104,6 +107,7 @@ def propagate(
             activation=phi,
             bias=bias_init,
             batch=batch,
+            correlation=correlation,
             trials=trials,
             seed=seed,
             backward=backward,

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -36,6 +37,7 @@ from initcore.results.layers import (
 from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
     Array,
+    frozen,
     plain,
 )
 from initcore.results.text import (
@@ -171,11 +173,12 @@ class _Fit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Propagation(MonteCarlo):
-    """What random chains did to standard normal inputs, over trials.
+    """What random chains did to their inputs, over trials.
 
     spec
         what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
-        (one, or a list of L), batch, dtype, backward, method.
+        (one, or a list of L), x (None, or a read-only array (batch, n_0) of the dtype), batch,
+        correlation, dtype, backward, method.
         ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
         the seed of all streams; how trials were drawn ("dense": every weight, "gram": none).
@@ -201,6 +204,12 @@ class Propagation(MonteCarlo):
     THEORY: ClassVar[type[ChainLayers]] = ChainLayers
 
     theory: ChainLayers = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spec["x"] is not None:
+            x = frozen(self.spec["x"], self.spec["dtype"])
+            object.__setattr__(self, "spec", MappingProxyType({**self.spec, "x": x}))
 
     @property
     def method(self) -> str:
@@ -639,6 +648,10 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
     for size in (*widths, spec["batch"]):
         if type(size) is not int or size < 1:
             raise ValueError(f"size {size!r}")
+    if spec["x"] is not None and spec["x"].shape != (spec["batch"], widths[0]):
+        raise ValueError(f"x of shape {spec['x'].shape}")
+    if not 0 <= float(spec["correlation"]) <= 1:
+        raise ValueError(f"correlation {spec['correlation']!r}")
     if type(spec["backward"]) is not bool:
         raise ValueError(f"backward {spec['backward']!r}")
     if spec["method"] not in ("dense", "gram"):
@@ -717,7 +730,10 @@ def _setting(result: Propagation) -> str:
     bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
     trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
     by_gram = " by gram" if result.method == "gram" else ""
+    batch = f"batch {spec['batch']}" if spec["x"] is None else f"{spec['batch']} given inputs"
+    if spec["correlation"]:
+        batch += f", correlation {spec['correlation']:.4g}"
     return (
-        f"{layers}, {size}, {_listed(spec['activation'])}{bias}, batch {spec['batch']}, "
+        f"{layers}, {size}, {_listed(spec['activation'])}{bias}, {batch}, "
         f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )
