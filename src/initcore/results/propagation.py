@@ -250,6 +250,12 @@ class Propagation(MonteCarlo):
         """The number of layers, L."""
         return len(self.spec["widths"]) - 1
 
+    @property
+    def input_second_moment(self) -> float:
+        """E[x²] of the inputs: of given ones, or 1, which drawn ones have on average."""
+        x = self.spec["x"]
+        return 1.0 if x is None else float(np.mean(np.square(x, dtype=np.float64)))
+
     @cached_property
     def pre(self) -> LayerStats:
         """Statistics of the pre-activations h."""
@@ -536,7 +542,7 @@ class Propagation(MonteCarlo):
     def tables(self) -> list[tuple[str, list[list[str]]]]:
         """Headings and rows as text, each table with its caption: forward, and backward if there
         was a backward pass."""
-        tables = [("", layer_table(self.layers, self.theory))]
+        tables = [("", layer_table(self.layers, self.theory, scale=self.input_second_moment))]
         if self._back:
             rows = gradient_table(self.layers, self.theory)
             tables.append(("backward, from a standard normal gradient by the last x:", rows))
