@@ -17,14 +17,8 @@ from initcore.experiments import engine
 from initcore.experiments.norms import Normalized, normalize
 from initcore.initializers import initializer, normal
 from initcore.kernels.attention import rounded_sum
-from initcore.results.attention import (
-    ALL_COLUMNS,
-    FORWARD_COLUMNS,
-    MEANS,
-    PULL_STDS,
-    WEIGHTS,
-    weight_law,
-)
+from initcore.results.attention import WEIGHTS, weight_law
+from initcore.results.attention_links import ALL_COLUMNS, FORWARD_COLUMNS, MEANS, PULL_STDS
 from initcore.results.attention_rows import AttentionRows
 from initcore.results.exact import Accumulator, ExactRecord
 from initcore.results.softmax_rows import exact_means
@@ -129,7 +123,13 @@ class _Projection:
         )
         self._out = _core.Gradients("float32", self._dx, [None], [None])
         self._kernels = _core.default()
-        self._workspace = np.empty(self._kernels.chain_workspace(self._chain), np.uint8)
+        self._workspace = np.empty(0, np.uint8)
+
+    def share(self, workspace: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Works in this scratch if it is large enough, else in more, and returns what it took."""
+        size = self._kernels.chain_workspace(self._chain)
+        self._workspace = workspace if workspace.size >= size else np.empty(size, np.uint8)
+        return self._workspace
 
     def forward(self, trial: int, cancel: engine.Cancel) -> Real:
         """y, which the next trial overwrites."""
@@ -265,6 +265,10 @@ class AttentionWorker:
         self._head_output = np.empty((tokens, e.n_heads * e.d_k), np.float32)
         self._projections = [_Projection(e, which, self._normalized) for which in WEIGHTS[:3]]
         self._last = _Projection(e, WEIGHTS[3], self._head_output)
+        nothing = scratch = np.empty(0, np.uint8)
+        for projection in (*self._projections, self._last):
+            # What is kept for the way back is each one's own; else one scratch stays in cache.
+            scratch = projection.share(nothing if e.backward else scratch)
         self._sums = Accumulator(ALL_COLUMNS if e.backward else FORWARD_COLUMNS, 0, (0, 0))
 
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
