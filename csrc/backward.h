@@ -226,10 +226,11 @@ static int R(chain_backward_columns)(const ic_kernels *k, const ic_chain *c, uin
  * statistics as in moments.h, sums of squares those of float64. Determinism: the same bits for
  * every instruction set, however a layer is cut into columns, and whichever weights are kept. */
 static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
-                             ic_moments *moments, ic_moments *gradients, const ic_gradients *out,
-                             void *workspace, const volatile int32_t *cancel) {
+                             ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                             const ic_gradients *out, void *workspace,
+                             const volatile int32_t *cancel) {
   const R(chain_layout) plan = R(chain_plan)(c);
-  if (!R(chain)(k, c, trial, moments, NULL, workspace, cancel)) return 0;
+  if (!R(chain)(k, c, trial, input, moments, NULL, workspace, cancel)) return 0;
   ic_moments *top = gradients ? gradients + 3 * (c->n_layers - 1) : NULL;
   R(backward_top)(k, c, &plan, trial, top, out, workspace, workspace);
   if (top) R(chain_cosines)(c, c->n_layers - 1, 1, top, workspace, workspace);

@@ -206,13 +206,30 @@ static void R(chain_fill)(const ic_kernels *k, const ic_chain *c, const ic_sourc
   }
 }
 
-/* The input (batch, n), into the workspace's panels.
+/* Adds `n` units in panels to their moments. */
+static void R(panel_moments)(const real *x, size_t panel, size_t n, size_t batch,
+                             ic_moments *moments) {
+  for (size_t u = 0; u < n && batch; u += IC_UNIT_BLOCK) {
+    const int block = n - u < IC_UNIT_BLOCK ? (int)(n - u) : IC_UNIT_BLOCK;
+    ic_unit found[IC_UNIT_BLOCK];
+    R(moments_block)(x + 16 * u, 16, (ptrdiff_t)panel, block, batch, found, 1, moments);
+    merge_units(found, 1, (size_t)block, batch, moments);
+  }
+}
+
+/* The input (batch, n), into the workspace's panels; its moments, if that is not NULL.
  * Domain, error and determinism: those of `chain`. */
 static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
-                           void *workspace) {
+                           ic_moments *moments, void *workspace) {
   const R(chain_layout) plan = R(chain_plan)(c);
-  R(chain_fill)(k, c, &c->input, trial, c->layers[0].n_in,
-                R(chain_state)(c, &plan, workspace, 0), R(chain_aligned)(workspace));
+  const size_t n = c->layers[0].n_in;
+  real *x = R(chain_state)(c, &plan, workspace, 0);
+  R(chain_fill)(k, c, &c->input, trial, n, x, R(chain_aligned)(workspace));
+  if (!moments) return;
+  const ic_fpmode mode = fpmode_enter();
+  memset(moments, 0, sizeof *moments);
+  R(panel_moments)(x, R(chain_panel)(n), n, c->batch, moments);
+  fpmode_leave(mode);
 }
 
 /* From panels to units (features) first ... last - 1 of y, rows of n. */
@@ -369,11 +386,12 @@ static void R(chain_cosines)(const ic_chain *c, size_t l, int gradient, ic_momen
  * rounding a fma, phi's ulps; statistics as in moments.h. Determinism: the same bits for every
  * instruction set and however a layer is cut into columns; a drawn matrix gives what the same
  * matrix, stored, gives. */
-static int R(chain)(const ic_kernels *k, const ic_chain *c, uint64_t trial, ic_moments *moments,
-                    real *y, void *workspace, const volatile int32_t *cancel) {
+static int R(chain)(const ic_kernels *k, const ic_chain *c, uint64_t trial, ic_moments *input,
+                    ic_moments *moments, real *y, void *workspace,
+                    const volatile int32_t *cancel) {
   const R(chain_layout) plan = R(chain_plan)(c);
   int finished = 1;
-  R(chain_input)(k, c, trial, workspace);
+  R(chain_input)(k, c, trial, input, workspace);
   for (size_t l = 0; l < c->n_layers && finished; l++) {
     ic_moments *here = moments ? moments + 2 * l : NULL;
     finished = R(chain_range)(k, c, &plan, trial, l, 0, c->layers[l].n_out, NULL, here, y,

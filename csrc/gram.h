@@ -258,7 +258,7 @@ static real *R(gram_state)(const ic_chain *c, const R(gram_layout) * plan, char 
 }
 
 static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_layout) * plan,
-                           uint64_t trial, ic_moments *moments, char *base,
+                           uint64_t trial, ic_moments *input, ic_moments *moments, char *base,
                            const volatile int32_t *cancel) {
   const size_t batch = c->batch, n_layers = c->n_layers;
   real *slab = REALS(slab), *bias = REALS(bias), *left = REALS(left), *block = REALS(block);
@@ -271,11 +271,13 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     x = R(gram_state)(c, plan, base, 0);
     block_panel = R(chain_panel)(n);
   }
+  if (input) memset(input, 0, sizeof *input);
   for (size_t j = 0; j < n; j += plan->rows) {
     if (*cancel) return 0;
     const size_t count = n - j < plan->rows ? n - j : plan->rows;
     real *at = c->backward ? x + 16 * j : block;
     R(gram_input)(k, c, trial, j, count, at, block_panel, slab);
+    if (input) R(panel_moments)(at, block_panel, count, batch, input);
     R(gram_add)(plan, batch, at, block_panel, count, gram, base);
   }
   for (size_t l = 0; l < n_layers; l++) {
@@ -457,17 +459,17 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
 
 /* One trial, forward and, of a chain with `backward` set, backward; layer l's weight.stream is that
  * of Z, gradient_streams[l] that of E. Weights are normal of mean 0, biases normal or constant.
- * moments (n_layers, 2) and gradients (n_layers, 3) as of chain_backward, or NULL.
+ * input, moments (n_layers, 2) and gradients (n_layers, 3) as of chain_backward, or NULL.
  * Domain: at least one layer; batch from 1 to 2^32 - 1; inputs of any values. Max error: as above,
  * and what `chain` has of a product of batch terms. Determinism: the same bits for every
  * instruction set. */
 static int R(gram)(const ic_kernels *k, const ic_chain *c, const uint64_t *gradient_streams,
-                   uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
-                   const volatile int32_t *cancel) {
+                   uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                   void *workspace, const volatile int32_t *cancel) {
   const ic_fpmode mode = fpmode_enter();
   const R(gram_layout) plan = R(gram_plan)(c);
   char *base = (char *)R(chain_aligned)(workspace);
-  int finished = R(gram_forward)(k, c, &plan, trial, moments, base, cancel);
+  int finished = R(gram_forward)(k, c, &plan, trial, input, moments, base, cancel);
   if (finished && c->backward)
     finished = R(gram_backward)(k, c, &plan, gradient_streams, trial, gradients, base, cancel);
   fpmode_leave(mode);

@@ -159,12 +159,14 @@ struct ic_kernels {
                        int derivative);
   void (*moments_f32)(const float *x, size_t units, size_t batch, ic_moments *);
   void (*moments_f64)(const double *x, size_t units, size_t batch, ic_moments *);
-  /* One trial. moments: (n_layers, 2), pre-activation then activation, or NULL; y: the last
-   * activation (batch, n_out) or NULL; workspace: chain_workspace bytes at any address. */
-  int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *moments,
-                   float *y, void *workspace, const volatile int32_t *cancel);
-  int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *moments,
-                   double *y, void *workspace, const volatile int32_t *cancel);
+  /* One trial. input: moments of the input, or NULL; moments: (n_layers, 2), pre-activation then
+   * activation, or NULL; y: the last activation (batch, n_out) or NULL; workspace:
+   * chain_workspace bytes at any address. */
+  int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *input,
+                   ic_moments *moments, float *y, void *workspace, const volatile int32_t *cancel);
+  int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *input,
+                   ic_moments *moments, double *y, void *workspace,
+                   const volatile int32_t *cancel);
   size_t (*chain_workspace_f32)(const ic_chain *);
   size_t (*chain_workspace_f64)(const ic_chain *);
   /* One trial in pieces, for several threads: chain_input; then of each layer, before the next,
@@ -173,8 +175,10 @@ struct ic_kernels {
    * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics; then
    * chain_cosines into the same moments, before the next layer.
    * chain_merge: units (n, states) of `batch` values each, parts (n_parts, states). */
-  void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
-  void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
+  void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                          ic_moments *, void *shared);
+  void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                          ic_moments *, void *shared);
   int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, size_t layer,
                            size_t first, size_t last, ic_unit *units, ic_moments *part, float *y,
                            void *shared, void *own, const volatile int32_t *cancel);
@@ -193,11 +197,11 @@ struct ic_kernels {
    * respect to activation, pre-activation and weight, or NULL; of the weight's only count and m2,
    * here the sum of squares about 0. */
   int (*chain_backward_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
-                            ic_moments *moments, ic_moments *gradients, const ic_gradients *,
-                            void *workspace, const volatile int32_t *cancel);
+                            ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                            const ic_gradients *, void *workspace, const volatile int32_t *cancel);
   int (*chain_backward_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
-                            ic_moments *moments, ic_moments *gradients, const ic_gradients *,
-                            void *workspace, const volatile int32_t *cancel);
+                            ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                            const ic_gradients *, void *workspace, const volatile int32_t *cancel);
   /* The backward pass in pieces, after the forward one's: chain_output_gradient, into the moments
    * (2) of the last layer's activation and pre-activation; then of each layer, from the last one,
    * chain_backward_columns over ranges of its inputs that cover them, and chain_merge twice: units
@@ -221,11 +225,11 @@ struct ic_kernels {
    * normal or constant. moments and gradients as of chain_backward, gradients (which may be NULL)
    * only of a chain with `backward` set; workspace: gram_workspace bytes at any address. */
   int (*gram_f32)(const ic_kernels *, const ic_chain *, const uint64_t *gradient_streams,
-                  uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
-                  const volatile int32_t *cancel);
+                  uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                  void *workspace, const volatile int32_t *cancel);
   int (*gram_f64)(const ic_kernels *, const ic_chain *, const uint64_t *gradient_streams,
-                  uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
-                  const volatile int32_t *cancel);
+                  uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                  void *workspace, const volatile int32_t *cancel);
   size_t (*gram_workspace_f32)(const ic_chain *);
   size_t (*gram_workspace_f64)(const ic_chain *);
   /* p (rows, n) or NULL, may be z itself; statistics (rows, IC_ROW_STATISTICS) or NULL */

@@ -204,9 +204,9 @@ def chain_backward(kernels, x, weights, dy, biases, names):
     return dx, dw, db, states[0]
 
 
-def run_gram(kernels, spec, gradient_streams=None, trial=0, n_trials=1):
+def run_gram(kernels, spec, gradient_streams=None, trial=0, n_trials=1, inputs=None):
     """(forward states, gradient states) of trials of `_core.Chain(*spec)` without its weights; the
-    latter None without gradient_streams, one a layer."""
+    latter None without gradient_streams, one a layer. The inputs' moments go into `inputs`."""
     n_layers = len(spec[3]) - 1
     chain = _core.Chain(*spec)
     states = np.full((n_trials, n_layers, 2, len(FIELDS)), np.nan)
@@ -216,7 +216,9 @@ def run_gram(kernels, spec, gradient_streams=None, trial=0, n_trials=1):
     streams = np.array(gradient_streams or [0] * n_layers, np.uint64)
     workspace = np.full(kernels.gram_workspace(chain), 255, np.uint8)
     cancel = np.zeros(1, np.int32)
-    assert kernels.gram(chain, streams, trial, n_trials, states, gradients, workspace, cancel)
+    assert kernels.gram(
+        chain, streams, trial, n_trials, states, gradients, workspace, cancel, inputs
+    )
     return states, gradients
 
 

@@ -319,6 +319,66 @@ class TestBackward:
             assert row.rpartition("  ")[0].rstrip().endswith(shown)
 
 
+class TestLogEnergy:
+    def test_relu_networks_have_the_exact_finite_width_law(self):
+        """Of one input, ln(energy / input energy): mean and variance at every depth, forward, and
+        backward by x, where each layer multiplies the gradient likewise (Hanin & Nica 2019)."""
+        widths, trials = [32] * 9, 3000
+        result = ic.propagate(widths, batch=1, trials=trials, backward=True)
+        for layer in (1, 4, 8):
+            law = ic.theory.log_energy("relu", widths[: layer + 1])
+            stats, at = result.post, layer - 1
+            assert near(stats.log_energy_mean[at], stats.se.log_energy_mean[at], law.mean)
+            assert near(stats.log_energy_var[at], law.var * math.sqrt(3 / trials), law.var)
+            low, *_, high = stats.log_energy_quantiles[:, at]
+            assert high - low == pytest.approx(2 * 1.645 * math.sqrt(law.var), rel=0.15)
+        top = result.grad_post
+        assert top.log_energy_mean[7] == top.log_energy_var[7] == 0
+        assert top.log_energy_quantiles[2, 7] < 1 / 32
+        assert np.all(np.diff(top.log_energy_var) < 0)
+        assert result.pre.dead_trials.tolist() == [0] * 8
+
+    def test_the_quantiles_are_those_of_the_trials(self):
+        trials = [ic.propagate([8] * 4, trials=range(t, t + 1)) for t in range(25)]
+        whole = sum(trials[1:], trials[0])
+        logs = [one.pre.log_energy_mean[2] for one in trials]
+        assert whole.pre.log_energy_mean[2] == pytest.approx(np.mean(logs), rel=1e-14)
+        assert whole.pre.log_energy_var[2] == pytest.approx(np.var(logs, ddof=1), rel=1e-12)
+        for row, fraction in enumerate((0.05, 0.25, 0.5, 0.75, 0.95)):
+            found = whole.pre.log_energy_quantiles[row, 2]
+            beside = [np.quantile(logs, fraction, method=m) for m in ("lower", "higher")]
+            assert beside[0] - 0.05 <= found <= beside[1] + 0.05
+
+    def test_it_is_relative_to_the_input(self):
+        """A linear layer of ones after inputs of its own: units agree, so ln of Σ² over energy."""
+        result = ic.propagate([1, 3], init="constant(2)", activation="linear", trials=5)
+        for stats in (result.pre, result.post):
+            assert stats.log_energy_mean[0] == pytest.approx(math.log(4), rel=1e-13)
+            assert stats.log_energy_var[0] < 1e-26
+
+    def test_dead_and_overflowed_trials_are_counted_apart(self):
+        # both of two units are off in a quarter of the layers that are still alive
+        trials, alive = 400, 0.75 ** np.arange(1, 6)
+        result = ic.propagate([2] * 6, batch=1, trials=trials)
+        dead = result.post.dead_trials
+        limits = 5 * np.sqrt(trials * alive * (1 - alive))
+        assert np.all(np.abs(dead - trials * (1 - alive)) <= limits)
+        assert np.all(result.post.overflow_trials == 0)
+        assert np.isfinite(result.post.log_energy_mean).all()
+        result = ic.propagate([8] * 3, init="normal(std=1e30)", trials=4)
+        assert result.pre.overflow_trials.tolist() == [0, 4]
+        assert np.isnan(result.pre.log_energy_quantiles[:, 1]).all()
+
+    def test_files_and_sums_keep_every_bit(self, tmp_path):
+        whole = ic.propagate([5] * 3, trials=9, backward=True)
+        parts = [ic.propagate([5] * 3, trials=r, backward=True) for r in (range(4), range(4, 9))]
+        parts[1].save(tmp_path / "part.json")
+        total = ic.Propagation.load(tmp_path / "part.json") + parts[0]
+        assert total.equals(whole)
+        for side in ("pre", "post", "grad_pre", "grad_post"):
+            assert getattr(total, side).equals(getattr(whole, side))
+
+
 class TestAlike:
     def test_inputs_of_relu_layers_become_alike(self):
         """Independent rows have cosine 0 in the first h, and the arc-cosine kernel's after relu:

@@ -65,7 +65,9 @@ def states_of(means, n_layers=2):
 
 def chain_result(states, start=0, **changes):
     accumulator = ChainAccumulator(states.shape[1])
-    accumulator.add_states(states)
+    inputs = np.zeros((len(states), MOMENTS))
+    inputs[:, :3] = 1, 1, 0  # of energy 1
+    accumulator.add_states(states, inputs)
     stats = LayerStats(*np.ones((3, states.shape[1])))
     return Propagation(
         spec={**SPEC, **changes},
@@ -124,6 +126,40 @@ class TestExactSums:
     def test_hexadecimal_is_a_number_in_units_of_one(self):
         for value in (1.0, -3.5, 5e-324, 1e300, 0.0):
             assert float.fromhex(exact.to_hex(exact.units(value), -1074)) == value
+
+
+class TestLogarithms:
+    def test_the_portable_logarithm(self, rng):
+        x = np.concatenate([np.exp(rng.uniform(-740, 709, 2000)), 1 + rng.normal(size=500) / 100])
+        exact_log = np.array([math.log(v) for v in x])
+        assert np.all(np.abs(exact.portable_log(x) - exact_log) <= 4 * np.spacing(abs(exact_log)))
+        edges = exact.portable_log(np.array([1.0, 0.0, np.inf, np.nan, 5e-324]))
+        assert edges[0] == 0
+        assert edges[1:3].tolist() == [-np.inf, np.inf]
+        assert np.isnan(edges[3])
+        assert edges[4] == pytest.approx(-1074 * math.log(2), rel=1e-15)
+
+    def histogram(self, values):
+        accumulator = Accumulator(1, 1, n_histograms=1)
+        accumulator.count(np.array(values, float)[:, np.newaxis])
+        return accumulator.record().histograms[0]
+
+    def test_quantiles_are_known_to_the_width_of_a_bin(self, rng):
+        values = rng.normal(size=999) * 3
+        fractions = (0.05, 0.25, 0.5, 0.75, 0.95)
+        found = self.histogram(values).quantiles(fractions)
+        for fraction, quantile in zip(fractions, found, strict=True):
+            low, high = (
+                np.quantile(values, max(0, fraction + shift), method=method)
+                for shift, method in ((-1e-3, "lower"), (1e-3, "higher"))
+            )
+            assert low - 1 / 32 <= quantile <= high + 1 / 32
+
+    def test_what_has_no_logarithm_is_counted_apart(self):
+        found = self.histogram([-math.inf, 0.5, math.nan, math.inf, 0.5, -0.001])
+        assert found == (1, 2, ((-1, 1), (16, 2)))
+        assert found + self.histogram([0.51]) == (1, 2, ((-1, 1), (16, 3)))
+        assert all(map(math.isnan, self.histogram([math.inf]).quantiles((0.5,))))
 
 
 class TestMerging:
@@ -458,6 +494,11 @@ class TestDamagedFiles:
             lambda d: d["record"]["columns"][0].__setitem__(3, "0x0p0"),
             lambda d: d["record"]["columns"].pop(),
             lambda d: d["record"].update(cross=[1]),
+            lambda d: d["record"]["histograms"].pop(),
+            lambda d: d["record"]["histograms"][0].__setitem__(0, 1),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[3, 5], [4, -1]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[4, 2], [3, 2]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[0.5, 4]]),
             lambda d: d["record"].update(cross=[1, "0x1p999999999999"]),
             lambda d: d.pop("theory"),
         ],

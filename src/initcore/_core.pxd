@@ -99,15 +99,15 @@ cdef extern from "initcore.h" nogil:
         void (*activate_f64)(const double *, double *, size_t, int, double, int) noexcept nogil
         void (*moments_f32)(const float *, size_t, size_t, ic_moments *) noexcept nogil
         void (*moments_f64)(const double *, size_t, size_t, ic_moments *) noexcept nogil
-        int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *, float *,
-                         void *, const int32_t *) noexcept nogil
-        int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *, double *,
-                         void *, const int32_t *) noexcept nogil
+        int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
+                         ic_moments *, float *, void *, const int32_t *) noexcept nogil
+        int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
+                         ic_moments *, double *, void *, const int32_t *) noexcept nogil
         size_t (*chain_workspace_f32)(const ic_chain *) noexcept nogil
         size_t (*chain_workspace_f64)(const ic_chain *) noexcept nogil
-        void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t,
+        void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
                                 void *) noexcept nogil
-        void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t,
+        void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
                                 void *) noexcept nogil
         int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t, size_t, size_t,
                                  size_t, ic_unit *, ic_moments *, float *, void *, void *,
@@ -122,10 +122,10 @@ cdef extern from "initcore.h" nogil:
         void (*chain_cosines_f64)(const ic_chain *, size_t, int, ic_moments *, void *,
                                   void *) noexcept nogil
         int (*chain_backward_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
-                                  ic_moments *, const ic_gradients *, void *,
+                                  ic_moments *, ic_moments *, const ic_gradients *, void *,
                                   const int32_t *) noexcept nogil
         int (*chain_backward_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
-                                  ic_moments *, const ic_gradients *, void *,
+                                  ic_moments *, ic_moments *, const ic_gradients *, void *,
                                   const int32_t *) noexcept nogil
         void (*chain_output_gradient_f32)(const ic_kernels *, const ic_chain *, uint64_t,
                                           ic_moments *, const ic_gradients *, void *,
@@ -142,9 +142,11 @@ cdef extern from "initcore.h" nogil:
                                           const ic_gradients *, void *, void *,
                                           const int32_t *) noexcept nogil
         int (*gram_f32)(const ic_kernels *, const ic_chain *, const uint64_t *, uint64_t,
-                        ic_moments *, ic_moments *, void *, const int32_t *) noexcept nogil
+                        ic_moments *, ic_moments *, ic_moments *, void *,
+                        const int32_t *) noexcept nogil
         int (*gram_f64)(const ic_kernels *, const ic_chain *, const uint64_t *, uint64_t,
-                        ic_moments *, ic_moments *, void *, const int32_t *) noexcept nogil
+                        ic_moments *, ic_moments *, ic_moments *, void *,
+                        const int32_t *) noexcept nogil
         size_t (*gram_workspace_f32)(const ic_chain *) noexcept nogil
         size_t (*gram_workspace_f64)(const ic_chain *) noexcept nogil
         void (*softmax_f32)(const float *, float *, double *,

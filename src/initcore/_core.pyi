@@ -120,8 +120,15 @@ class Kernels:
         y: npt.NDArray[Any] | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
+        inputs: npt.NDArray[np.float64] | None = None,
     ) -> bool: ...
-    def chain_input(self, chain: Chain, trial: int, shared: npt.NDArray[np.uint8]) -> None: ...
+    def chain_input(
+        self,
+        chain: Chain,
+        trial: int,
+        shared: npt.NDArray[np.uint8],
+        state: npt.NDArray[np.float64] | None = None,
+    ) -> None: ...
     def chain_columns(
         self,
         chain: Chain,
@@ -162,6 +169,7 @@ class Kernels:
         out: Gradients | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
+        inputs: npt.NDArray[np.float64] | None = None,
     ) -> bool: ...
     def chain_output_gradient(
         self,
@@ -198,6 +206,7 @@ class Kernels:
         gradient_states: npt.NDArray[np.float64] | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
+        inputs: npt.NDArray[np.float64] | None = None,
     ) -> bool: ...
     def softmax(
         self,

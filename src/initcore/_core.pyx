@@ -231,6 +231,16 @@ cdef int check_states(double[:, :, :, ::1] states, Chain chain, uint64_t n_trial
     return 0
 
 
+cdef int check_inputs(double[:, ::1] inputs, uint64_t n_trials) except -1:
+    if inputs is None:
+        return 0
+    given = inputs.shape[0], inputs.shape[1]
+    accepted = n_trials, MOMENTS
+    if given != accepted:
+        raise ValueError(f"inputs has shape {given}: {accepted} is accepted")
+    return 0
+
+
 # (format of the buffer, half) -> which kernel
 _DRAWS = {("f", 0): 0, ("d", 0): 1, ("H", FLOAT16): 2, ("H", BFLOAT16): 3}
 
@@ -329,15 +339,19 @@ cdef class Kernels:
         return self.k.chain_workspace_f64(&chain.chain)
 
     def chain(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
-              double[:, :, :, ::1] states, y, uint8_t[::1] workspace, const int32_t[::1] cancel):
+              double[:, :, :, ::1] states, y, uint8_t[::1] workspace, const int32_t[::1] cancel,
+              double[:, ::1] inputs=None):
         """Trials trial, trial + 1, …; states (n_trials, n_layers, 2, MOMENTS) and y (batch, n_out)
-        may be None (y is the last trial's). False when cancelled."""
+        may be None (y is the last trial's), and so may inputs (n_trials, MOMENTS), of the input.
+        False when cancelled."""
         check_states(states, chain, n_trials, 2)
+        check_inputs(inputs, n_trials)
         cdef float[:, ::1] y32 = None
         cdef double[:, ::1] y64 = None
         cdef float *out32 = NULL
         cdef double *out64 = NULL
         cdef ic_moments *moments = NULL
+        cdef ic_moments *input = NULL
         cdef void *scratch = &workspace[0] if workspace.shape[0] else NULL
         cdef uint64_t t
         cdef int finished = 1
@@ -352,24 +366,29 @@ cdef class Kernels:
             for t in range(n_trials):
                 if states is not None:
                     moments = <ic_moments *>&states[t, 0, 0, 0]
+                if inputs is not None:
+                    input = <ic_moments *>&inputs[t, 0]
                 if single:
-                    finished = self.k.chain_f32(self.k, &chain.chain, trial + t, moments, out32,
-                                                scratch, &cancel[0])
+                    finished = self.k.chain_f32(self.k, &chain.chain, trial + t, input, moments,
+                                                out32, scratch, &cancel[0])
                 else:
-                    finished = self.k.chain_f64(self.k, &chain.chain, trial + t, moments, out64,
-                                                scratch, &cancel[0])
+                    finished = self.k.chain_f64(self.k, &chain.chain, trial + t, input, moments,
+                                                out64, scratch, &cancel[0])
                 if not finished:
                     break
         return bool(finished)
 
-    def chain_input(self, Chain chain not None, uint64_t trial, uint8_t[::1] shared):
-        """The first piece of a trial: its input, into the workspace that its threads share."""
+    def chain_input(self, Chain chain not None, uint64_t trial, uint8_t[::1] shared,
+                    double[::1] state=None):
+        """The first piece of a trial: its input, into the workspace that its threads share, and its
+        moments into state (MOMENTS)."""
+        cdef ic_moments *moments = <ic_moments *>&state[0] if state is not None else NULL
         cdef bint single = chain.dtype == "float32"
         with nogil:
             if single:
-                self.k.chain_input_f32(self.k, &chain.chain, trial, &shared[0])
+                self.k.chain_input_f32(self.k, &chain.chain, trial, moments, &shared[0])
             else:
-                self.k.chain_input_f64(self.k, &chain.chain, trial, &shared[0])
+                self.k.chain_input_f64(self.k, &chain.chain, trial, moments, &shared[0])
 
     def chain_columns(self, Chain chain not None, uint64_t trial, size_t layer, size_t first,
                       size_t last, double[:, :, ::1] units, double[:, ::1] part, y,
@@ -438,14 +457,17 @@ cdef class Kernels:
 
     def chain_backward(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
                        double[:, :, :, ::1] states, double[:, :, :, ::1] gradient_states,
-                       Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel):
+                       Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel,
+                       double[:, ::1] inputs=None):
         """Trials trial, trial + 1, … forward and backward; states (n_trials, n_layers, 2,
-        MOMENTS), gradient_states (n_trials, n_layers, 3, MOMENTS) and out (the last trial's) may be
-        None. False when cancelled."""
+        MOMENTS), gradient_states (n_trials, n_layers, 3, MOMENTS), out (the last trial's) and
+        inputs as in `chain` may be None. False when cancelled."""
         check_states(states, chain, n_trials, 2)
         check_states(gradient_states, chain, n_trials, 3)
+        check_inputs(inputs, n_trials)
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL
+        cdef ic_moments *input = NULL
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
         cdef uint64_t t
         cdef int finished = 1
@@ -454,14 +476,18 @@ cdef class Kernels:
             for t in range(n_trials):
                 if states is not None:
                     moments = <ic_moments *>&states[t, 0, 0, 0]
+                if inputs is not None:
+                    input = <ic_moments *>&inputs[t, 0]
                 if gradient_states is not None:
                     gradients = <ic_moments *>&gradient_states[t, 0, 0, 0]
                 if single:
-                    finished = self.k.chain_backward_f32(self.k, &chain.chain, trial + t, moments,
-                                                         gradients, to, &workspace[0], &cancel[0])
+                    finished = self.k.chain_backward_f32(
+                        self.k, &chain.chain, trial + t, input, moments, gradients, to,
+                        &workspace[0], &cancel[0])
                 else:
-                    finished = self.k.chain_backward_f64(self.k, &chain.chain, trial + t, moments,
-                                                         gradients, to, &workspace[0], &cancel[0])
+                    finished = self.k.chain_backward_f64(
+                        self.k, &chain.chain, trial + t, input, moments, gradients, to,
+                        &workspace[0], &cancel[0])
                 if not finished:
                     break
         return bool(finished)
@@ -522,12 +548,14 @@ cdef class Kernels:
     def gram(self, Chain chain not None, const uint64_t[::1] gradient_streams, uint64_t trial,
              uint64_t n_trials, double[:, :, :, ::1] states,
              double[:, :, :, ::1] gradient_states, uint8_t[::1] workspace,
-             const int32_t[::1] cancel):
+             const int32_t[::1] cancel, double[:, ::1] inputs=None):
         """Trials trial, trial + 1, … of a chain that draws no weights; states (n_trials, n_layers,
         2, MOMENTS) and, of a chain with an output gradient, gradient_states (n_trials, n_layers, 3,
-        MOMENTS), or None. False when cancelled."""
+        MOMENTS), or None, as may be inputs, (n_trials, MOMENTS). False when cancelled."""
         check_states(states, chain, n_trials, 2)
         check_states(gradient_states, chain, n_trials, 3)
+        check_inputs(inputs, n_trials)
+        cdef ic_moments *input = NULL
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL
         cdef uint64_t t
@@ -535,18 +563,20 @@ cdef class Kernels:
         cdef bint single = chain.dtype == "float32"
         with nogil:
             for t in range(n_trials):
+                if inputs is not None:
+                    input = <ic_moments *>&inputs[t, 0]
                 if states is not None:
                     moments = <ic_moments *>&states[t, 0, 0, 0]
                 if gradient_states is not None:
                     gradients = <ic_moments *>&gradient_states[t, 0, 0, 0]
                 if single:
                     finished = self.k.gram_f32(self.k, &chain.chain, &gradient_streams[0],
-                                               trial + t, moments, gradients, &workspace[0],
-                                               &cancel[0])
+                                               trial + t, input, moments, gradients,
+                                               &workspace[0], &cancel[0])
                 else:
                     finished = self.k.gram_f64(self.k, &chain.chain, &gradient_streams[0],
-                                               trial + t, moments, gradients, &workspace[0],
-                                               &cancel[0])
+                                               trial + t, input, moments, gradients,
+                                               &workspace[0], &cancel[0])
                 if not finished:
                     break
         return bool(finished)
@@ -695,14 +725,18 @@ cdef class Kernels:
 
 cdef _integer(const int64_t *digits, size_t n):
     # after exact_carry all digits but the signed top one are in [0, 2^32)
-    cdef bytearray words = bytearray(4 * (n - 1))
-    cdef uint8_t[::1] view = words
-    cdef size_t i
+    cdef uint8_t words[4 * IC_EXACT_SQUARE_WORDS]
+    cdef size_t i, first = 0, last = n - 1
     cdef int byte
-    for i in range(n - 1):
+    while first < last and digits[first] == 0:  # most are: doubles come from a narrow range
+        first += 1
+    while last > first and digits[last - 1] == 0:
+        last -= 1
+    for i in range(first, last):
         for byte in range(4):
-            view[4 * i + byte] = <uint8_t>(digits[i] >> (8 * byte))
-    return int.from_bytes(words, "little") + (<object>digits[n - 1] << (32 * (n - 1)))
+            words[4 * (i - first) + byte] = <uint8_t>(digits[i] >> (8 * byte))
+    low = int.from_bytes(words[:4 * (last - first)], "little") << (32 * first)
+    return low + (<object>digits[n - 1] << (32 * (n - 1))) if digits[n - 1] else low
 
 
 cdef dict _found():

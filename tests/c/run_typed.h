@@ -100,7 +100,7 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
     chain->backward = 1;
     const size_t batch = chain->batch, inputs = batch * chain->layers[0].n_in;
     char *workspace = buffer(k->T(chain_workspace)(chain) + 1, 1);
-    ic_moments moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
+    ic_moments input, moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
     void *weights[T(LAYERS)], *biases[T(LAYERS)];
     const ic_gradients out = {buffer(inputs, sizeof(REAL)), weights, biases};
     int32_t cancel = 0;
@@ -108,8 +108,9 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
         weights[l] = buffer(chain->layers[l].n_in * chain->layers[l].n_out, sizeof(REAL));
         biases[l] = buffer(chain->layers[l].n_out, sizeof(REAL));
     }
-    if (!k->T(chain_backward)(k, chain, 5, moments, gradients, &out, workspace + 1, &cancel))
+    if (!k->T(chain_backward)(k, chain, 5, &input, moments, gradients, &out, workspace + 1, &cancel))
         fail("cancelled");
+    T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
     T(take_moments)(gradients, COUNT(gradients));
     T(take)(out.input, inputs);
@@ -119,11 +120,11 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
         free(weights[l]);
         free(biases[l]);
     }
-    if (!k->T(chain_backward)(k, chain, 5, NULL, gradients, NULL, workspace + 1, &cancel))
+    if (!k->T(chain_backward)(k, chain, 5, NULL, NULL, gradients, NULL, workspace + 1, &cancel))
         fail("cancelled");
     T(take_moments)(gradients, COUNT(gradients));
     cancel = 1;
-    if (k->T(chain_backward)(k, chain, 5, moments, gradients, NULL, workspace + 1, &cancel))
+    if (k->T(chain_backward)(k, chain, 5, &input, moments, gradients, NULL, workspace + 1, &cancel))
         fail("not cancelled");
     free(out.input);
     free(workspace);
@@ -132,19 +133,20 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
 /* The same chain by its Gram matrices, its weights aside. */
 static void T(run_gram_of)(const ic_kernels *k, ic_chain *chain) {
     static const uint64_t streams[T(LAYERS)] = {30, 31, 32};
-    ic_moments moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
+    ic_moments input, moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
     for (chain->backward = 0; chain->backward < 2; chain->backward++) {
         char *workspace = buffer(k->T(gram_workspace)(chain) + 1, 1);
         int32_t cancel = 0;
-        if (!k->T(gram)(k, chain, streams, 5, moments, chain->backward ? gradients : NULL,
-                        workspace + 1, &cancel))
+        if (!k->T(gram)(k, chain, streams, 5, &input, moments,
+                        chain->backward ? gradients : NULL, workspace + 1, &cancel))
             fail("cancelled");
+        T(take_moments)(&input, 1);
         T(take_moments)(moments, COUNT(moments));
         if (chain->backward) T(take_moments)(gradients, COUNT(gradients));
-        if (!k->T(gram)(k, chain, streams, 5, NULL, NULL, workspace + 1, &cancel))
+        if (!k->T(gram)(k, chain, streams, 5, NULL, NULL, NULL, workspace + 1, &cancel))
             fail("cancelled");
         cancel = 1;
-        if (k->T(gram)(k, chain, streams, 5, moments, NULL, workspace + 1, &cancel))
+        if (k->T(gram)(k, chain, streams, 5, &input, moments, NULL, workspace + 1, &cancel))
             fail("not cancelled");
         free(workspace);
     }
@@ -175,19 +177,21 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
     const size_t bytes = k->T(chain_workspace)(&chain);
     char *workspace = buffer(bytes + 1, 1);
     REAL *y = buffer(batch * n_in, sizeof *y);
-    ic_moments moments[2 * T(LAYERS)];
+    ic_moments input, moments[2 * T(LAYERS)];
     int32_t cancel = 0;
     name("chain %zu bytes %zu -> %zu batch %zu stored %d activation %d", sizeof *y, n_in, width,
          batch, stored, activation);
-    if (!k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("cancelled");
+    if (!k->T(chain)(k, &chain, 5, &input, moments, y, workspace + 1, &cancel)) fail("cancelled");
     T(take)(y, batch * n_in);
+    T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
-    if (!k->T(chain)(k, &chain, 5, NULL, y, workspace + 1, &cancel)) fail("cancelled");
+    if (!k->T(chain)(k, &chain, 5, NULL, NULL, y, workspace + 1, &cancel)) fail("cancelled");
     T(take)(y, batch * n_in);
-    if (!k->T(chain)(k, &chain, 5, moments, NULL, workspace + 1, &cancel)) fail("cancelled");
+    if (!k->T(chain)(k, &chain, 5, &input, moments, NULL, workspace + 1, &cancel)) fail("cancelled");
+    T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
     cancel = 1;
-    if (k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("not cancelled");
+    if (k->T(chain)(k, &chain, 5, &input, moments, y, workspace + 1, &cancel)) fail("not cancelled");
     free(workspace);
     T(run_backward_of)(k, &chain);
     T(run_gram_of)(k, &chain);

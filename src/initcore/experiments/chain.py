@@ -149,10 +149,11 @@ class ChainWorker:
         n_trials, n_layers, backward = stop - start, self._n_layers, self._experiment.backward
         states = np.zeros((n_trials, n_layers, 2, _core.MOMENTS))
         gradients = np.zeros((n_trials, n_layers, 3, _core.MOMENTS)) if backward else None
+        inputs = np.zeros((n_trials, _core.MOMENTS))
         if self._experiment.method == "gram":
             finished = self._kernels.gram(
                 self._chain, self._gradient_streams, start, n_trials, states, gradients,
-                self._workspaces[0], cancel,
+                self._workspaces[0], cancel, inputs,
             )  # fmt: skip
         elif len(self._workspaces) > 1:
             finished = all(
@@ -160,20 +161,22 @@ class ChainWorker:
                     trial,
                     states[trial - start],
                     None if gradients is None else gradients[trial - start],
+                    inputs[trial - start],
                     cancel,
                 )
                 for trial in range(start, stop)
             )
         elif gradients is None:
             finished = self._kernels.chain(
-                self._chain, start, n_trials, states, None, self._workspaces[0], cancel
+                self._chain, start, n_trials, states, None, self._workspaces[0], cancel, inputs
             )
         else:
             finished = self._kernels.chain_backward(
-                self._chain, start, n_trials, states, gradients, None, self._workspaces[0], cancel
-            )
+                self._chain, start, n_trials, states, gradients, None, self._workspaces[0], cancel,
+                inputs,
+            )  # fmt: skip
         if finished:
-            self._sums.add_states(states, gradients)
+            self._sums.add_states(states, inputs, gradients)
         return finished
 
     def _share(
@@ -181,13 +184,15 @@ class ChainWorker:
         trial: int,
         state: NDArray[np.float64],
         gradients: NDArray[np.float64] | None,
+        input_state: NDArray[np.float64],
         cancel: engine.Cancel,
     ) -> bool:
         """One trial in all threads."""
         of = (self._kernels, self._chain, self._experiment.widths, self._experiment.batch, trial)
         if gradients is None:
-            return run_shared(*of, state, None, self._workspaces, cancel)
-        return run_shared_backward(*of, state, gradients, None, self._workspaces, cancel)
+            return run_shared(*of, state, None, self._workspaces, cancel, input_state)
+        states = (state, gradients, None)
+        return run_shared_backward(*of, *states, self._workspaces, cancel, input_state)
 
     def record(self) -> ExactRecord:
         """See ``engine.Worker``."""

@@ -13,8 +13,6 @@ import numpy.typing as npt
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 # By dtype: what rounds to zero in it, and what rounds to infinity.
 _LIMITS = {FLOAT32: (2.0**-150, (2.0 - 2.0**-24) * 2.0**127), FLOAT64: (0.0, inf)}
-
-
 _NUMBERS = "float16, bfloat16, float32, float64, integers and booleans are accepted"
 _MASKS = (
     "a boolean mask (True takes part) or a floating-point one (added to the logits) is accepted"
@@ -26,6 +24,8 @@ def check_array(
 ) -> npt.NDArray[Any]:
     """`value` as an array of real numbers (float16/32/64, bfloat16, integers, booleans), or of some
     of these kinds, in the words of `accepted`."""
+    if type(value) is np.ndarray and value.dtype in _LIMITS:  # most are
+        return value
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{argument} is a masked array: a plain array is accepted")
     try:
@@ -48,7 +48,7 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def common_dtype(arrays: Sequence[npt.NDArray[Any]]) -> np.dtype[Any]:
     """What several are computed in: float64 if any floating-point one is, or all are integers."""
-    floats = {a.dtype for a in arrays if a.dtype.kind not in "iub"}
+    floats = {dtype for dtype in {a.dtype for a in arrays} if dtype.kind not in "iub"}
     return compute_dtype(max(floats, key=lambda d: d.itemsize)) if floats else FLOAT64
 
 

@@ -27,9 +27,25 @@ FIELDS = (
     "float16_overflow_fraction",
     "dead_fraction",
     "cosine",
+    "log_energy_mean",
+    "log_energy_var",
+    "dead_trials",
+    "overflow_trials",
 )
-# Every field but abs_max is a mean over trials; abs_max is the largest.
-AVERAGED = tuple(name for name in FIELDS if name != "abs_max")
+# What one trial has, and what of that is averaged over trials.
+_OF_A_TRIAL = FIELDS[: FIELDS.index("log_energy_mean")]
+AVERAGED = tuple(name for name in _OF_A_TRIAL if name != "abs_max")
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+# Where a state (ic_moments of csrc/initcore.h) has what the fields are made of; and what each field
+# of a trial is or, where it is a share, what of. The last are for those that nothing is known of.
+_COUNT, _MEAN, _M2, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE = range(7)
+_M4, _WITHIN, _DEAD, _OVERFLOWS, _COSINE = range(8, 13)
+_SOURCES = np.array([
+    _MEAN, _M2, _M2, _M4, _WITHIN, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE, _OVERFLOWS, _DEAD,
+    _COSINE, *[_COUNT] * len(QUANTILES),
+])  # fmt: skip
+_SATURATED_FRACTION = FIELDS.index("saturated_fraction")
 
 # Fourth powers of deviations whose sum is smaller have lost digits in float64, or all.
 _LEAST_FOURTH_POWERS = 1e-290
@@ -65,9 +81,14 @@ class LayerStats(Record):
     cosine
         the mean cosine of two different rows of the batch, (‖Σ_b x̂_b‖² − B) / (B(B − 1)) with
         x̂ = x/‖x‖ and B rows that are not zero; NaN below two of them.
+    log_energy_mean, log_energy_var, log_energy_quantiles
+        over trials, of ln(second moment / that of the input or, of gradients, of the gradient that
+        enters at the top): its mean, its variance (ddof 1), and its 5, 25, 50, 75 and 95 %
+        quantiles (5, ..., L), known to 1/32. Trials in which the second moment is 0 or not finite
+        have no logarithm: dead_trials, overflow_trials are their numbers.
     se
-        the standard errors over trials (ddof 1) in the same record, NaN at one trial and for
-        abs_max; None where there were no trials.
+        the standard errors over trials (ddof 1) in the same record, NaN at one trial, for
+        abs_max, log_energy_var, quantiles and counts; None where there were no trials.
     """
 
     mean: Array
@@ -82,14 +103,20 @@ class LayerStats(Record):
     float16_overflow_fraction: Array = field(default_factory=_unknown)
     dead_fraction: Array = field(default_factory=_unknown)
     cosine: Array = field(default_factory=_unknown)
+    log_energy_mean: Array = field(default_factory=_unknown)
+    log_energy_var: Array = field(default_factory=_unknown)
+    dead_trials: Array = field(default_factory=_unknown)
+    overflow_trials: Array = field(default_factory=_unknown)
+    log_energy_quantiles: Array = field(default_factory=_unknown)
     se: LayerStats | None = None
 
     def __post_init__(self) -> None:
         shape = np.shape(self.second_moment)
-        for name in FIELDS:
+        for name in (*FIELDS, "log_energy_quantiles"):
             values = np.asarray(getattr(self, name), dtype=np.float64)
-            if values.shape != shape:
-                values = np.broadcast_to(values, shape)
+            wanted = shape if name in FIELDS else (len(QUANTILES), *shape)
+            if values.shape != wanted:
+                values = np.broadcast_to(values, wanted)
             object.__setattr__(self, name, frozen(values))
 
     @classmethod
@@ -100,40 +127,58 @@ class LayerStats(Record):
         A state is what ``ic_moments`` of csrc/initcore.h is. ``activation``: they are of
         activations or gradients, which are never saturated.
         """
-        table = np.moveaxis(np.asarray(states, np.float64), -1, 0)
-        count, mean, m2, abs_max, zeros, saturated, nonfinite, *others = table
-        _, m4, within, dead, overflows, cosine = others
-        # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
-        with np.errstate(all="ignore"):
-            variance = m2 / count
-            measurable = np.isfinite(m4) & (m4 >= _LEAST_FOURTH_POWERS)
-            return cls(
-                mean=np.where(count > 0, mean, np.nan),
-                second_moment=variance + mean * mean,
-                variance=variance,
-                kurtosis=np.where(measurable, m4 / m2 / variance, np.nan),
-                batch_variance=within / count,
-                # of nothing but NaN, and of nothing, there is no largest
-                abs_max=np.where((abs_max > 0) | (nonfinite < count), abs_max, np.nan),
-                zero_fraction=zeros / count,
-                saturated_fraction=_unknown() if activation else saturated / count,
-                nonfinite_fraction=nonfinite / count,
-                float16_overflow_fraction=overflows / count,
-                dead_fraction=dead / count,
-                cosine=np.where(count > 0, cosine, np.nan),
-            )
+        table = _fields(np.asarray(states, np.float64))
+        if activation:
+            table[_SATURATED_FRACTION] = np.nan
+        return cls._of(table)
+
+    @classmethod
+    def _of(cls, table: Array) -> Self:
+        """Of a table of ``_fields``, which nobody else has."""
+        table.setflags(write=False)
+        stats = object.__new__(cls)  # every array is read-only already
+        known = len(_OF_A_TRIAL)
+        rows = table if table.ndim > 1 else [table[i, ...] for i in range(len(table))]
+        vars(stats).update(zip(_OF_A_TRIAL, rows, strict=False))
+        vars(stats).update(dict.fromkeys(FIELDS[known:], rows[known]))
+        vars(stats).update(log_energy_quantiles=table[known:], se=None)
+        return stats
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``."""
         se = None if data["se"] is None else cls.from_dict(data["se"])
-        return cls(**{name: frozen(data[name]) for name in FIELDS}, se=se)
+        names = (*FIELDS, "log_energy_quantiles")
+        return cls(**{name: frozen(data[name]) for name in names}, se=se)
 
     def __str__(self) -> str:
         return text_table("", layer_rows(self, None), "")
 
     def _repr_html_(self) -> str:
         return html_table("", layer_rows(self, None), "")
+
+
+def _fields(states: Array) -> Array:
+    """The fields of a trial, then NaN, (len(_SOURCES), ...), of states (..., MOMENTS), as if all
+    were of pre-activations."""
+    state = states.reshape(-1, states.shape[-1]).T
+    count, m4 = state[_COUNT], state[_M4]
+    table = state.take(_SOURCES, axis=0)
+    mean, second_moment, variance, kurtosis, _, abs_max = table[:6]
+    # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
+    with np.errstate(all="ignore"):
+        table[1 : FIELDS.index("cosine")] /= count
+        second_moment += mean * mean
+        np.divide(m4, state[_M2], out=kurtosis)
+        kurtosis /= variance
+    table[len(_OF_A_TRIAL) :] = np.nan
+    abs_max[:] = state[_ABS_MAX]
+    kurtosis[~((m4 >= _LEAST_FOURTH_POWERS) & (m4 < np.inf))] = np.nan
+    if not count.all():
+        table[:, count == 0] = np.nan
+    if not abs_max.all():  # of nothing but NaN there is no largest
+        abs_max[(abs_max == 0) & (state[_NONFINITE] == count)] = np.nan
+    return table.reshape(len(table), *states.shape[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +196,15 @@ class ChainLayers(Record):
     grad_weight: LayerStats | None = None
 
     @classmethod
+    def from_states(cls, states: Array) -> Self:
+        """Of the states of a forward pass, float64 (..., L, 2, MOMENTS): fields (..., L)."""
+        sides = states.reshape(-1, 2, states.shape[-1]).swapaxes(0, 1)
+        table = _fields(sides)
+        table = table.reshape(len(table), 2, *states.shape[:-2])
+        table[_SATURATED_FRACTION, 1] = np.nan
+        return cls(LayerStats._of(table[:, 0]), LayerStats._of(table[:, 1]))
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``."""
         gradients = (data[name] for name in ("grad_pre", "grad_post", "grad_weight"))
@@ -165,6 +219,22 @@ class ChainLayers(Record):
 
     def _repr_html_(self) -> str:
         return html_table("", layer_rows(self, None), "")
+
+
+def visible_shares(layers: ChainLayers) -> dict[str, Array]:
+    """Shares worth a look, by name: of zeros among x where there are any, else of saturated h; and
+    of units that are zero for the whole batch, unless a batch of one makes them the zeros. NaN
+    where entries overflow."""
+    pre, post = layers.pre, layers.post
+    zeros, dead = post.zero_fraction, post.dead_fraction
+    shares = {"x = 0": zeros} if np.any(zeros > 0) else {"saturated": pre.saturated_fraction}
+    if not np.array_equal(dead, zeros):
+        shares["dead units"] = dead
+    return {
+        name: np.where(pre.nonfinite_fraction > 0, np.nan, values)
+        for name, values in shares.items()
+        if np.any(values > 0)
+    }
 
 
 def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> list[list[str]]:

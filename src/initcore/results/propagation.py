@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
-from initcore.results.exact import Accumulator, ExactSum, nth_root, square_root
-from initcore.results.layers import AVERAGED, ChainLayers, LayerStats, layer_rows
+from initcore.results.exact import (
+    Accumulator,
+    ExactSum,
+    nth_root,
+    portable_log,
+    square_root,
+)
+from initcore.results.layers import AVERAGED, QUANTILES, ChainLayers, LayerStats, layer_rows
 from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
     Array,
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PRE, POST, GRAD_PRE, GRAD_POST, GRAD_WEIGHT = range(5)
+
+# What a record sums up of every side but GRAD_WEIGHT.
+_SUMMED = (*AVERAGED, "log_energy")
 
 # A chain's energy is nearly log-normal: where a handful of trials carry the mean, neither it nor
 # its standard error can be trusted, and only a gross factor is called.
@@ -60,14 +69,14 @@ def _column(n_layers: int, side: int, name: str, layer: int) -> int:
     Of a weight's gradient it keeps the second moment alone.
     """
     if side == GRAD_WEIGHT:
-        return GRAD_WEIGHT * len(AVERAGED) * n_layers + layer - 1
-    return (side * len(AVERAGED) + AVERAGED.index(name)) * n_layers + layer - 1
+        return GRAD_WEIGHT * len(_SUMMED) * n_layers + layer - 1
+    return (side * len(_SUMMED) + _SUMMED.index(name)) * n_layers + layer - 1
 
 
 def _record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
-    """The numbers of columns and of maxima in the record of a chain."""
+    """The numbers of columns and of maxima, and of histograms, in the record of a chain."""
     sides = 4 if backward else 2
-    return (sides * len(AVERAGED) + backward) * n_layers, sides * n_layers
+    return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
 
 
 class _Direction(NamedTuple):
@@ -98,11 +107,14 @@ class ChainAccumulator(Accumulator):
                 _column(n_layers, direction.side, "second_moment", layer) for layer in ends
             )
             pairs.append((first, last))
-        super().__init__(*_record_sizes(n_layers, backward), *pairs)
+        n_columns, n_maxima = _record_sizes(n_layers, backward)
+        super().__init__(n_columns, n_maxima, *pairs, n_histograms=n_maxima)
 
-    def add_states(self, states: Array, gradient_states: Array | None = None) -> None:
-        """Add trials: the chain kernel's states, (trials, L, 2, MOMENTS) and, of the gradients by
-        x, h and W, (trials, L, 3, MOMENTS)."""
+    def add_states(
+        self, states: Array, inputs: Array, gradient_states: Array | None = None
+    ) -> None:
+        """Add trials: the chain kernel's states, (trials, L, 2, MOMENTS), of the inputs (trials,
+        MOMENTS), and of the gradients by x, h and W, (trials, L, 3, MOMENTS)."""
         sides = [
             LayerStats.from_states(states[:, :, 0]),
             LayerStats.from_states(states[:, :, 1], activation=True),
@@ -112,12 +124,26 @@ class ChainAccumulator(Accumulator):
                 LayerStats.from_states(gradient_states[:, :, i], activation=True) for i in range(3)
             )
             sides += [by_h, by_x]
-        columns = [getattr(side, name) for side in sides for name in AVERAGED]
+        entered = [LayerStats.from_states(inputs).second_moment] * 2
+        if gradient_states is not None:
+            entered += [by_x.second_moment[:, -1]] * 2
+        logs = [_log_ratio(side, energy) for side, energy in zip(sides, entered, strict=True)]
+        columns = []
+        for side, log in zip(sides, logs, strict=True):
+            columns += [*(getattr(side, name) for name in AVERAGED), log]
         if gradient_states is not None:
             columns.append(by_w.second_moment)
         table = np.stack(columns, axis=1)
         maxima = np.stack([side.abs_max for side in sides], axis=1)
         self.add(table.reshape(len(states), -1), maxima.reshape(len(states), -1))
+        self.count(np.concatenate(logs, axis=1))
+
+
+def _log_ratio(side: LayerStats, energy: Array) -> Array:
+    """ln(second moment / energy) of (trials, L) and (trials,); −∞ where nothing is left."""
+    with np.errstate(invalid="ignore"):
+        log = portable_log(side.second_moment) - portable_log(energy)[:, np.newaxis]
+    return np.where(side.second_moment == 0, -np.inf, log)
 
 
 class _Fit(NamedTuple):
@@ -215,6 +241,16 @@ class Propagation(MonteCarlo):
             sums = columns[first : first + n]
             means[name] = np.array([column.mean() for column in sums])
             errors[name] = np.array([column.standard_error() for column in sums])
+        if side != GRAD_WEIGHT:
+            first = _column(n, side, "log_energy", 1)
+            logs = columns[first : first + n]
+            means["log_energy_mean"] = np.array([column.mean() for column in logs])
+            means["log_energy_var"] = np.array([column.variance() for column in logs])
+            errors["log_energy_mean"] = np.array([column.standard_error() for column in logs])
+            counted = self.record.histograms[side * n : (side + 1) * n]
+            means["log_energy_quantiles"] = np.transpose([h.quantiles(QUANTILES) for h in counted])
+            means["dead_trials"] = np.array([h.dead for h in counted])
+            means["overflow_trials"] = np.array([h.overflowed for h in counted])
         largest = unknown if side == GRAD_WEIGHT else self.record.maxima[side * n : (side + 1) * n]
         return LayerStats(**means, abs_max=largest, se=LayerStats(**errors))
 
@@ -431,7 +467,8 @@ class Propagation(MonteCarlo):
         return html_table(self.title, rows, self.verdict)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw the second moments by layer, theory beside them; ``path`` also writes the figure.
+        """Draw the second moments by layer, forward and backward, with the spread of networks and
+        the theory beside them; saturation and cosine below. ``path`` also writes the figure.
 
         Needs the extra ``plot`` (matplotlib).
         """
@@ -463,6 +500,8 @@ class Propagation(MonteCarlo):
         sizes = (len(self.record.columns), len(self.record.maxima))
         if sizes != _record_sizes(self.n_layers, backward):
             raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
+        if len(self.record.histograms) != sizes[1]:
+            raise ValueError(f"{len(self.record.histograms)} histograms")
         if len(self.record.cross) != 1 + backward:
             raise ValueError(f"{len(self.record.cross)} sums of products")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from initcore.initializers import Initializer, initializer
 from initcore.laws import Constant, Law
 from initcore.results.layers import ChainLayers, LayerStats
 from initcore.specifications import finite_number, integer, non_negative_number
-from initcore.theory.expectations import Nonlinearity, Phi, is_function, nonlinearity
+from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 
 T = TypeVar("T")
 NORMS = ("rms", "layer")
@@ -116,6 +117,10 @@ def predict(
     if not isinstance(backward, bool | np.bool_):
         raise TypeError(f"backward must be True or False, got {backward!r}")
 
+    @cache  # a chain at its critical point, or that has settled, asks for the same again
+    def expectations(phi: Nonlinearity, q: float, mean: float) -> Expectations:
+        return phi.at(q, mean)
+
     rows: list[tuple[float, ...]] = []
     transports: list[_Transport] = []
     mean, variance = 0.0, energy
@@ -130,7 +135,7 @@ def predict(
             rows.append((math.nan,) * 6)
             transports.append(_Transport(math.nan, math.nan, math.nan))
             continue
-        expected = layer.phi.at(q, layer.bias.mean)
+        expected = expectations(layer.phi, q, layer.bias.mean)
         branch = expected.moments
         if layer.residual is None:
             mean, energy, variance = branch
@@ -195,20 +200,29 @@ def _layers(
         # A list may mix functions, whose kinks these are, and built-ins, which know theirs.
         return nonlinearity(phi, kinks if is_function(phi) or not functions else ())
 
+    keys = [phi if isinstance(phi, str) else id(phi) for phi in phis]
+    known = {key: parsed(phi) for key, phi in dict(zip(keys, phis, strict=True)).items()}
+
+    @cache  # most layers are alike
+    def law(init: Initializer | None, shape: tuple[int, ...], n_in: int, n_out: int) -> Law:
+        if init is None:
+            return Constant(0.0)
+        return init.law(shape, fan_in=n_in, fan_out=n_out)
+
     layers = [
         _Layer(
             n_in,
             n_out,
             phi,
-            weight.law((n_out, n_in)),
-            Constant(0.0) if offset is None else offset.law((n_out,), fan_in=n_in, fan_out=n_out),
+            law(weight, (n_out, n_in), n_in, n_out),
+            law(offset, (n_out,), n_in, n_out),
             one_norm,
             multiplier,
         )
         for n_in, n_out, phi, weight, offset, one_norm, multiplier in zip(
             sizes[:-1],
             sizes[1:],
-            map(parsed, phis),
+            (known[key] for key in keys),
             _per_layer("init", init, n_layers, initializer),
             _per_layer(
                 "bias", bias, n_layers, lambda one: None if one is None else initializer(one)
