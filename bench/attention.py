@@ -23,6 +23,7 @@ D_K = 64
 SCALE = 1 / math.sqrt(D_K)
 D_MODEL, N_HEADS, TRIALS = 512, 8, 8
 FLOOR = "FMA peak for q kᵀ + an exponential"
+EXPERIMENT_FLOOR = "the draws + FMA peak for the products"
 STATISTICS = [name for name in reference.STATISTICS if name != "keys"]
 
 
@@ -186,6 +187,8 @@ def _experiment(seq: int, threads: int) -> list[Contender]:
         off = abs(moment - getattr(result.theory.forward, name))
         require(off <= 7 * se, f"propagate_attention: {name} is off by {off / se} s.e.")
     contenders = [Contender(OURS, ours)]
+    if threads == 1:
+        contenders += _experiment_floor(seq)
     torch = peers.torch(threads)
     if torch is None:
         return contenders
@@ -212,6 +215,22 @@ def _experiment(seq: int, threads: int) -> list[Contender]:
                 torch.stack([*links, *rows]).tolist()
 
     return [*contenders, Contender("torch", theirs)]
+
+
+def _experiment_floor(seq: int) -> list[Contender]:
+    """The draws, and the flops of all products at the fma peak: nothing else of a trial."""
+    try:
+        product = floors.at_peak(TRIALS * (8 * seq * D_MODEL**2 + 4 * seq**2 * D_MODEL))
+    except Unavailable:
+        return []
+    draw, weight = ic.normal(), np.empty((D_MODEL, D_MODEL), np.float32)
+
+    def call() -> None:
+        product()
+        for i in range(4 * TRIALS):
+            draw(weight.shape, seed=0, name=i, out=weight, threads=1)
+
+    return [Contender(EXPERIMENT_FLOOR, call)]
 
 
 _LINKS = ("input", "normalized", "q", "k", "v", "logits", "head_output", "output")

@@ -296,8 +296,14 @@ class AttentionWorker:
         self._head_output[...] = self._attention.tokens(run.output)
         output = self._last.forward(trial, self._cancel)
         means, raw2, logits2 = self._rows(run)
+        moments = list(map(_second_moment, (x, self._normalized, q, k, v)))
+        hats = [
+            moment if hat is None else _second_moment(hat.y)
+            for moment, hat in zip(moments[2:4], (run.q, run.k), strict=True)
+        ]
         columns = [
-            *map(_second_moment, (x, self._normalized, q, k, v, run.q_heads, run.k_heads)),
+            *moments,
+            *hats,
             raw2,
             logits2,
             *map(_second_moment, (self._head_output, output)),
