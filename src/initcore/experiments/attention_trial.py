@@ -28,7 +28,7 @@ from initcore.streams import stream_id
 Real = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
-_LINEAR = activation("linear")
+_LINEAR = activation("linear").kernel_words
 # Rows whose largest probability reaches this are counted as saturated.
 _SATURATION = 0.99
 
@@ -115,7 +115,7 @@ class _Projection:
             experiment.seed,
             len(x),
             [shape[1], shape[0]],
-            [(_LINEAR.kernel_id, _LINEAR.parameter, _LINEAR.saturation_threshold)],
+            [_LINEAR],
             x,
             [source],
             [None],

@@ -9,12 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from initcore.kernels.chain import chain
+from initcore import _core
+from initcore.activations import activation
 
 Rows = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
 _BLOCK = 1 << 16
+_LINEAR = activation("linear").kernel_words
 
 
 class Normalized(NamedTuple):
@@ -75,6 +77,9 @@ def _store(to: Rows, wide: Wide) -> None:
 
 def _row_sums(wide: Wide) -> Wide:
     # As a product, whose order of terms is the same everywhere; that of np.sum is NumPy's affair.
-    ones = np.ones((1, wide.shape[1]))
-    sums, _ = chain(wide, [ones], activation="linear", stats=False, threads=1)
+    rows, n = wide.shape
+    ones, sums, kernels = np.ones((1, n)), np.empty((rows, 1)), _core.default()
+    spec = _core.Chain("float64", 0, rows, [n, 1], [_LINEAR], wide, [ones], [None])
+    scratch = np.empty(kernels.chain_workspace(spec), np.uint8)
+    kernels.chain(spec, 0, 1, None, sums, scratch, np.zeros(1, np.int32))
     return sums
