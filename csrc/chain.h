@@ -332,7 +332,8 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, const rea
        u += IC_UNIT_BLOCK, x += 16 * IC_UNIT_BLOCK, out += 16 * IC_UNIT_BLOCK) {
     const int block = count - u < IC_UNIT_BLOCK ? (int)(count - u) : IC_UNIT_BLOCK;
     ic_unit *found = units ? units + 2 * u : merged;
-    if (moments) R(moments_block)(x, 16, panel, block, batch, found, 2, moments);
+    R(ic_block) before, after;
+    if (moments) R(block_means)(x, 16, panel, block, batch, &before);
     if (!gradient && (slope || count_saturated)) {
       const double saturated = R(chain_slopes)(x, slope, panel, block, batch, layer);
       if (count_saturated) moments[0].saturated += saturated;
@@ -351,7 +352,11 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, const rea
       skip += 16 * IC_UNIT_BLOCK;
     }
     if (slope) slope += 16 * IC_UNIT_BLOCK;
-    if (moments) R(moments_block)(out, 16, panel, block, batch, found + 1, 2, moments + 1);
+    if (moments) {
+      R(block_means)(out, 16, panel, block, batch, &after);
+      R(block_powers)(x, 16, panel, block, batch, &before, found, 2, moments);
+      R(block_powers)(out, 16, panel, block, batch, &after, found + 1, 2, moments + 1);
+    }
     if (moments && !units) merge_units(found, 2, (size_t)block, batch, moments);
   }
   if (moments && !gradient && saturated_are_zeros) moments[0].saturated = moments[1].zeros;
