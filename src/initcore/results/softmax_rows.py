@@ -91,15 +91,18 @@ class SoftmaxRows(Record):
         A row is saturated where its largest p is ``threshold`` or more.
         """
         table = np.asarray(statistics, np.float64)
-        columns = table.reshape(-1, len(_ROW_STATISTICS)).T.copy()
+        columns = (table if table.ndim == 2 else table.reshape(-1, len(_ROW_STATISTICS))).T.copy()
+        saturated = columns[1] >= threshold
+        if table.ndim != 2:
+            columns = columns.reshape(len(columns), *table.shape[:-1])
+            saturated = saturated.reshape(table.shape[:-1])
         columns.setflags(write=False)
-        columns = columns.reshape(len(columns), *table.shape[:-1])
-        saturated = np.asarray(columns[1] >= threshold)
         saturated.setflags(write=False)
         rows = object.__new__(cls)  # every array is read-only already
         values = vars(rows)
-        for i, name in enumerate(_ROW_STATISTICS):
-            values[name] = columns[i, ...]
+        each = columns if table.ndim > 1 else [columns[i, ...] for i in range(len(columns))]
+        for name, column in zip(_ROW_STATISTICS, each, strict=True):
+            values[name] = column
         values["saturated"] = saturated
         return rows
 
