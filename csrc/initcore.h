@@ -101,10 +101,9 @@ typedef struct {
 } ic_softmax_rows;
 enum { IC_LSE, IC_MAX_PROB, IC_ENTROPY, IC_SUM_SQ, IC_JACOBIAN_NORM, IC_ROW_STATISTICS };
 
-/* Attention of heads: q (., queries, d_k), k (., keys, d_k); v (., d_v, v_stride) has a row a
- * feature, of which the first `keys` count, or is NULL with d_v 0. */
+/* Attention of heads: q (., queries, d_k), k (., keys, d_k), v (., keys, d_v) or NULL. */
 typedef struct {
-  size_t queries, keys, d_k, d_v, v_stride;
+  size_t queries, keys, d_k, d_v;
   double scale, softcap;   /* as of softmax */
   int causal;              /* query i sees keys up to i + keys - queries */
   const int64_t *heads;    /* (heads, 3): which matrix of q, of k and v, of the mask a head has */
@@ -113,20 +112,19 @@ typedef struct {
   const void *bias;        /* additive mask of the dtype; NULL: none */
   ptrdiff_t mask_size, mask_query, mask_key; /* elements between matrices, queries, keys of it */
 } ic_attention;
-/* Its backward pass. `columns` are matrices transposed, a row a feature as v above: q's and dout's
- * rows q_stride elements apart, k's k_stride. Matrix m of q is used by the heads
- * q_users[q_begin[m]] ... q_users[q_begin[m + 1] - 1], of k likewise. */
+/* Its backward pass. Matrix m of q is used by the heads q_users[q_begin[m]] ...
+ * q_users[q_begin[m + 1] - 1], of k likewise. */
 typedef struct {
-  ic_attention heads;      /* with d_v, without v */
-  const void *v, *dout;    /* (., keys, d_v) as k, (heads, queries, d_v) */
-  const void *q_columns, *k_columns, *dout_columns;
-  size_t q_stride, k_stride;
+  ic_attention heads;
+  const void *dout;        /* (heads, queries, d_v) */
   const void *prepared;    /* (heads, queries, 3), by attention_prepare */
   const int64_t *q_begin, *q_users, *k_begin, *k_users;
 } ic_attention_gradient;
 enum {
   IC_LOGIT_MEAN = IC_ROW_STATISTICS, IC_LOGIT_VAR, IC_LOGIT_MAX, IC_KEYS, IC_ATTENTION_STATISTICS
 };
+/* Of a row of q's gradients: by the scale, and the sum of squares of those by scale q k'. */
+enum { IC_BY_SCALE, IC_LOGIT_SQUARES, IC_GRADIENT_SUMS };
 
 /* Exact sums of doubles and of their squares: integers in 32-bit digits held in 64-bit words. */
 enum {
@@ -256,13 +254,14 @@ struct ic_kernels {
   void (*attention_prepare_f64)(const ic_attention *, const double *statistics,
                                 const double *output, const double *dout, size_t rows,
                                 double *prepared);
-  /* dx (of those rows, d_k) and dscale (of those rows), for rows matrix queries + query of q; with
-   * keys_are_lanes dx and dv (of those rows, d_v) for rows of k. The other may be NULL. */
+  /* dx (of those rows, d_k) and sums (of those rows, IC_GRADIENT_SUMS), for rows matrix queries +
+   * query of q; with keys_are_lanes dx and dv (of those rows, d_v) for rows of k. The other is
+   * NULL. */
   int (*attention_backward_f32)(const ic_attention_gradient *, int keys_are_lanes, size_t first,
-                                size_t last, float *dx, float *dv, double *dscale, void *workspace,
+                                size_t last, float *dx, float *dv, double *sums, void *workspace,
                                 const volatile int32_t *cancel);
   int (*attention_backward_f64)(const ic_attention_gradient *, int keys_are_lanes, size_t first,
-                                size_t last, double *dx, double *dv, double *dscale,
+                                size_t last, double *dx, double *dv, double *sums,
                                 void *workspace, const volatile int32_t *cancel);
   size_t (*attention_backward_workspace_f32)(const ic_attention_gradient *);
   size_t (*attention_backward_workspace_f64)(const ic_attention_gradient *);

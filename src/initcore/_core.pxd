@@ -57,7 +57,7 @@ cdef extern from "initcore.h" nogil:
         size_t queries, first_row
 
     ctypedef struct ic_attention:
-        size_t queries, keys, d_k, d_v, v_stride
+        size_t queries, keys, d_k, d_v
         double scale, softcap
         int causal
         const int64_t *heads
@@ -70,12 +70,7 @@ cdef extern from "initcore.h" nogil:
 
     ctypedef struct ic_attention_gradient:
         ic_attention heads
-        const void *v
         const void *dout
-        const void *q_columns
-        const void *k_columns
-        const void *dout_columns
-        size_t q_stride, k_stride
         const void *prepared
         const int64_t *q_begin
         const int64_t *q_users
@@ -83,7 +78,8 @@ cdef extern from "initcore.h" nogil:
         const int64_t *k_users
 
     enum: IC_ROW_STATISTICS
-    enum: IC_ATTENTION_STATISTICS
+    enum: IC_KEYS, IC_ATTENTION_STATISTICS
+    enum: IC_BY_SCALE, IC_LOGIT_SQUARES, IC_GRADIENT_SUMS
     enum: IC_EXACT_SUM_WORDS
     enum: IC_EXACT_SQUARE_WORDS
     enum: IC_EXACT_WORDS

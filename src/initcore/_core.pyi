@@ -23,7 +23,11 @@ EXACT_WORDS: int
 MOMENTS: int
 UNIT: int
 ROW_STATISTICS: int
+KEYS: int
 ATTENTION_STATISTICS: int
+BY_SCALE: int
+LOGIT_SQUARES: int
+GRADIENT_SUMS: int
 
 class Chain:
     dtype: str
@@ -69,11 +73,7 @@ class AttentionGradient:
     def __init__(
         self,
         forward: Attention,
-        v: npt.NDArray[Any],
         dout: npt.NDArray[Any],
-        q_columns: npt.NDArray[Any],
-        k_columns: npt.NDArray[Any],
-        dout_columns: npt.NDArray[Any],
         prepared: npt.NDArray[Any],
         q_begin: npt.NDArray[np.int64],
         q_users: npt.NDArray[np.int64],
@@ -253,7 +253,7 @@ class Kernels:
         first: int,
         dx: npt.NDArray[Any],
         dv: npt.NDArray[Any] | None,
-        dscale: npt.NDArray[np.float64] | None,
+        sums: npt.NDArray[np.float64] | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...

@@ -26,7 +26,10 @@ EXACT_WORDS = <int>IC_EXACT_WORDS
 MOMENTS = <int>(sizeof(ic_moments) // sizeof(double))
 UNIT = <int>(sizeof(ic_unit) // sizeof(double))
 ROW_STATISTICS = <int>IC_ROW_STATISTICS
-ATTENTION_STATISTICS = <int>IC_ATTENTION_STATISTICS
+KEYS, ATTENTION_STATISTICS = <int>IC_KEYS, <int>IC_ATTENTION_STATISTICS
+# columns of the sums of a row of q's gradients, and how many
+BY_SCALE, LOGIT_SQUARES = <int>IC_BY_SCALE, <int>IC_LOGIT_SQUARES
+GRADIENT_SUMS = <int>IC_GRADIENT_SUMS
 
 
 cdef int set_law(ic_distribution *law, tuple words) except -1:
@@ -150,9 +153,8 @@ cdef const void *bind_matrices(array, str dtype, list buffers) except? NULL:
 cdef class Attention:
     """Heads of attention as the kernels read them.
 
-    q (., queries, d_k), k (., keys, d_k), v (., d_v, at least keys) transposed or None, of one
-    dtype, float32 or float64; heads (n, 3): which matrix of q, of k and v, and of the mask each
-    has; mask (., queries or 1, keys or 1), uint8 (non-zero takes part) or of the dtype (added), or
+    q (., queries, d_k), k (., keys, d_k), v (., keys, d_v) or None, of one dtype, float32 or
+    float64; heads (n, 3): which matrix of q, of k and v, and of the mask each has; mask (., queries or 1, keys or 1), uint8 (non-zero takes part) or of the dtype (added), or
     None; softcap 0: none.
     """
 
@@ -174,7 +176,7 @@ cdef class Attention:
         a.scale, a.softcap, a.causal = scale, softcap, causal
         if v is not None:
             a.v = bind_matrices(v, self.dtype, self.buffers)
-            a.d_v, a.v_stride = v.shape[1], v.shape[2]
+            a.d_v = v.shape[2]
         if mask is not None:
             if mask.dtype.name == "uint8":
                 a.keep = <const uint8_t *>bind_matrices(mask, "uint8", self.buffers)
@@ -188,30 +190,24 @@ cdef class Attention:
 cdef class AttentionGradient:
     """The backward pass of an Attention that has v.
 
-    v (., keys, d_v) and dout (heads, queries, d_v); q_columns (., d_k, at least queries),
-    k_columns (., d_k, at least keys), dout_columns (heads, d_v, as q_columns): q, k and dout
-    transposed; prepared (heads, queries, 3): of attention_prepare; q_users: the heads by the matrix
-    of q they use, those of matrix m from q_begin[m] to q_begin[m + 1]; k_users likewise.
+    dout (heads, queries, d_v); prepared (heads, queries, 3): of attention_prepare; q_users: the
+    heads by the matrix of q they use, those of matrix m from q_begin[m] to q_begin[m + 1]; k_users
+    likewise.
     """
 
     cdef ic_attention_gradient gradient
     cdef list buffers
     cdef readonly str dtype
 
-    def __cinit__(self, Attention forward not None, v, dout, q_columns, k_columns, dout_columns,
-                  prepared, const int64_t[::1] q_begin, const int64_t[::1] q_users,
-                  const int64_t[::1] k_begin, const int64_t[::1] k_users):
+    def __cinit__(self, Attention forward not None, dout, prepared, const int64_t[::1] q_begin,
+                  const int64_t[::1] q_users, const int64_t[::1] k_begin,
+                  const int64_t[::1] k_users):
         cdef ic_attention_gradient *g = &self.gradient
         self.buffers = [forward, q_begin, q_users, k_begin, k_users]
         self.dtype = forward.dtype
         g.heads = forward.attention
-        g.v = bind_matrices(v, self.dtype, self.buffers)
         g.dout = bind_matrices(dout, self.dtype, self.buffers)
-        g.q_columns = bind_matrices(q_columns, self.dtype, self.buffers)
-        g.k_columns = bind_matrices(k_columns, self.dtype, self.buffers)
-        g.dout_columns = bind_matrices(dout_columns, self.dtype, self.buffers)
         g.prepared = bind_matrices(prepared, self.dtype, self.buffers)
-        g.q_stride, g.k_stride = q_columns.shape[2], k_columns.shape[2]
         g.q_begin, g.k_begin = &q_begin[0], &k_begin[0]
         g.q_users = &q_users[0] if q_users.shape[0] else NULL
         g.k_users = &k_users[0] if k_users.shape[0] else NULL
@@ -679,25 +675,25 @@ cdef class Kernels:
         return self.k.attention_backward_workspace_f64(&spec.gradient)
 
     def attention_backward(self, AttentionGradient spec not None, size_t first,
-                           real[:, ::1] dx, real[:, ::1] dv, double[::1] dscale,
+                           real[:, ::1] dx, real[:, ::1] dv, double[:, ::1] sums,
                            uint8_t[::1] workspace, const int32_t[::1] cancel):
-        """Of rows first, first + 1, … of the matrices of q: dx (rows, d_k) and dscale (rows), with
-        dv None; of k and v: dx (rows, d_k) and dv (rows, d_v), with dscale None. False when
-        cancelled."""
+        """Of rows first, first + 1, … of the matrices of q: dx (rows, d_k) and sums (rows,
+        GRADIENT_SUMS), with dv None; of k and v: dx (rows, d_k) and dv (rows, d_v), with sums None.
+        False when cancelled."""
         cdef size_t last = first + dx.shape[0]
         cdef bint keys = dv is not None
-        cdef double *by_scale = NULL if dscale is None else &dscale[0]
+        cdef double *of_rows = NULL if sums is None else &sums[0, 0]
         cdef real *by_v = NULL if dv is None else &dv[0, 0]
         cdef int finished = 1
         if last > first:
             with nogil:
                 if real is float:
                     finished = self.k.attention_backward_f32(
-                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, by_scale,
+                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, of_rows,
                         &workspace[0], &cancel[0])
                 else:
                     finished = self.k.attention_backward_f64(
-                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, by_scale,
+                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, of_rows,
                         &workspace[0], &cancel[0])
         return bool(finished)
 

@@ -264,17 +264,13 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     static const int64_t heads[][3] = {{0, 0, 1}, {1, 0, 0}, {1, 0, 2}};
     static const int64_t q_begin[] = {0, 1, 3}, k_begin[] = {0, 3}, users[] = {0, 1, 2};
     enum { HEADS = 3, MATRICES = 2, D_V = 5, MASKS = 3 };
-    const size_t rows = HEADS * queries, q_stride = queries + 2, k_stride = keys + 3;
+    const size_t rows = HEADS * queries;
     REAL *q = T(inputs)(MATRICES * queries * d), *keyed = T(inputs)(keys * d);
     REAL *v = T(inputs)(keys * D_V), *dout = T(inputs)(rows * D_V);
-    /* transposed: some other numbers do as well */
-    REAL *v_columns = T(matrix)(D_V, keys, k_stride), *k_columns = T(matrix)(d, keys, k_stride);
-    REAL *q_columns = T(matrix)(MATRICES * d, queries, q_stride);
-    REAL *dout_columns = T(matrix)(HEADS * D_V, queries, q_stride);
     REAL *bias = T(inputs)(MASKS * queries * keys);
     uint8_t *keep = buffer(MASKS * keys, 1);
     double *statistics = buffer(rows * IC_ATTENTION_STATISTICS, sizeof *statistics);
-    double *dscale = buffer(MATRICES * queries, sizeof *dscale);
+    double *sums = buffer(MATRICES * queries * IC_GRADIENT_SUMS, sizeof *sums);
     REAL *output = buffer(rows * D_V, sizeof *output), *prepared = buffer(rows * 3, sizeof *output);
     REAL *dq = buffer(MATRICES * queries * d, sizeof *dq), *dk = buffer(keys * d, sizeof *dk);
     REAL *dv = buffer(keys * D_V, sizeof *dv);
@@ -304,8 +300,7 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     take_f64(statistics, rows * IC_ATTENTION_STATISTICS);
     free(workspace);
     a.d_v = D_V;
-    a.v = v_columns;
-    a.v_stride = k_stride;
+    a.v = v;
     workspace = buffer(k->T(attention_workspace)(&a) + 1, 1);
     if (!k->T(attention)(&a, 0, rows, statistics, output, workspace + 1, &cancel))
         fail("cancelled");
@@ -319,17 +314,15 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     k->T(attention_prepare)(&a, statistics, output, dout, rows, prepared);
     T(take)(prepared, rows * 3);
     const ic_attention_gradient g = {
-        .heads = a, .v = v, .dout = dout, .q_columns = q_columns, .k_columns = k_columns,
-        .dout_columns = dout_columns, .q_stride = q_stride, .k_stride = k_stride,
-        .prepared = prepared, .q_begin = q_begin, .q_users = users, .k_begin = k_begin,
-        .k_users = users};
+        .heads = a, .dout = dout, .prepared = prepared, .q_begin = q_begin, .q_users = users,
+        .k_begin = k_begin, .k_users = users};
     workspace = buffer(k->T(attention_backward_workspace)(&g) + 1, 1);
     cancel = 0;
-    if (!k->T(attention_backward)(&g, 0, 0, MATRICES * queries, dq, NULL, dscale, workspace + 1,
+    if (!k->T(attention_backward)(&g, 0, 0, MATRICES * queries, dq, NULL, sums, workspace + 1,
                                   &cancel))
         fail("cancelled");
     T(take)(dq, MATRICES * queries * d);
-    take_f64(dscale, MATRICES * queries);
+    take_f64(sums, MATRICES * queries * IC_GRADIENT_SUMS);
     if (!k->T(attention_backward)(&g, 1, 0, keys, dk, dv, NULL, workspace + 1, &cancel))
         fail("cancelled");
     T(take)(dk, keys * d);
@@ -337,8 +330,8 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     cancel = 1;
     if (k->T(attention_backward)(&g, 1, 0, keys, dk, dv, NULL, workspace + 1, &cancel))
         fail("not cancelled");
-    void *const used[] = {q, keyed, v, dout, v_columns, k_columns, q_columns, dout_columns, bias,
-                          keep, statistics, dscale, output, prepared, dq, dk, dv, workspace};
+    void *const used[] = {q, keyed, v, dout, bias, keep, statistics, sums, output, prepared, dq, dk,
+                          dv, workspace};
     for (size_t i = 0; i < COUNT(used); i++) free(used[i]);
 }
 

@@ -75,7 +75,7 @@ def propagate(
     threads: Threads = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the second moments: .png, .svg or .pdf."),
+        typer.Option(metavar="FILE", help="Draw what was measured: .png, .svg or .pdf."),
     ] = None,
     json_file: JsonFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the verdicts.")] = False,

@@ -60,7 +60,7 @@ class _Heads:
             softcap=self.softcap,
             causal=self.causal,
             mask=self.mask,
-            v=None if self.v is None else _columns(self.v),
+            v=self.v,
         )
 
 
@@ -146,14 +146,6 @@ def _check_heads(
 def _matrices(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """(matrices, rows, columns), as the kernels read them."""
     return contiguous(array, dtype).reshape(prod(array.shape[:-2]), *array.shape[-2:])
-
-
-def _columns(matrices: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The matrices transposed, their rows longer by what keeps them out of one cache set."""
-    count, rows, columns = matrices.shape
-    result = np.empty((count, columns, (rows + 31) // 32 * 32 + 16), matrices.dtype)
-    result[..., :rows] = matrices.swapaxes(1, 2)
-    return result
 
 
 def _run(
@@ -334,27 +326,22 @@ def attention_backward(
     prepared = np.empty((n_heads * queries, 3), heads.real)
     kernels.attention_prepare(forward, statistics, output, by_rows, prepared)
 
-    by_heads = by_rows.reshape(n_heads, queries, d_v)
     spec = _core.AttentionGradient(
         forward,
-        heads.v,
-        by_heads,
-        _columns(heads.q),
-        _columns(heads.k),
-        _columns(by_heads),
+        by_rows.reshape(n_heads, queries, d_v),
         prepared.reshape(n_heads, queries, 3),
         *_users(heads.index[:, 0], len(heads.q)),
         *_users(heads.index[:, 1], len(heads.k)),
     )
     dq, dk = (np.empty((a.shape[0] * a.shape[1], d_k), heads.real) for a in (heads.q, heads.k))
     dv = np.empty((len(dk), d_v), heads.real)
-    dscale = np.empty(len(dq))
+    sums = np.empty((len(dq), _core.GRADIENT_SUMS))
 
     def for_queries(first: int, rows: int, cancel: npt.NDArray[np.int32]) -> bool:
         piece = slice(first, first + rows)
         workspace = np.empty(kernels.attention_backward_workspace(spec), np.uint8)
         return kernels.attention_backward(
-            spec, first, dq[piece], None, dscale[piece], workspace, cancel
+            spec, first, dq[piece], None, sums[piece], workspace, cancel
         )
 
     def for_keys(first: int, rows: int, cancel: npt.NDArray[np.int32]) -> bool:
@@ -370,7 +357,7 @@ def attention_backward(
     _run(for_keys, len(heads.k), keys, users_k * queries * cell, count)
     shapes = (np.shape(q), np.shape(k), np.shape(v))
     dq, dk, dv = (a.reshape(shape) for a, shape in zip((dq, dk, dv), shapes, strict=True))
-    return dq, dk, dv, _sum(dscale)
+    return dq, dk, dv, rounded_sum(sums[:, _core.BY_SCALE])
 
 
 def _users(
@@ -382,7 +369,7 @@ def _users(
     return np.searchsorted(matrix[users], np.arange(matrices + 1)).astype(np.int64), users
 
 
-def _sum(values: npt.NDArray[np.float64]) -> float:
+def rounded_sum(values: npt.NDArray[np.float64]) -> float:
     """Correctly rounded, so that the order of rows does not matter."""
     total = float(np.sum(values))
-    return fsum(values) if isfinite(total) else total
+    return fsum(values.tolist()) if isfinite(total) else total

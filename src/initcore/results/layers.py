@@ -233,6 +233,22 @@ class ChainLayers(Record):
         return html_table("", layer_rows(self, None), "")
 
 
+def visible_shares(layers: ChainLayers) -> dict[str, Array]:
+    """Shares worth a look, by name: of zeros among x where there are any, else of saturated h; and
+    of units that are zero for the whole batch, unless a batch of one makes them the zeros. NaN
+    where entries overflow."""
+    pre, post = layers.pre, layers.post
+    zeros, dead = post.zero_fraction, post.dead_fraction
+    shares = {"x = 0": zeros} if np.any(zeros > 0) else {"saturated": pre.saturated_fraction}
+    if not np.array_equal(dead, zeros):
+        shares["dead units"] = dead
+    return {
+        name: np.where(pre.nonfinite_fraction > 0, np.nan, values)
+        for name, values in shares.items()
+        if np.any(values > 0)
+    }
+
+
 def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
     """A heading and rows of the chosen layers: the pre-activation h first, then the activation x,
     each with the second moment of the gradient by it where there is a backward pass, else with what

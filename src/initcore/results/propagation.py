@@ -471,7 +471,8 @@ class Propagation(MonteCarlo):
         return html_table(self.title, rows, self.verdict)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw the second moments by layer, theory beside them; ``path`` also writes the figure.
+        """Draw the second moments by layer, forward and backward, with the spread of networks and
+        the theory beside them; saturation and cosine below. ``path`` also writes the figure.
 
         Needs the extra ``plot`` (matplotlib).
         """
