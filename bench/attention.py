@@ -23,7 +23,7 @@ D_K = 64
 SCALE = 1 / math.sqrt(D_K)
 D_MODEL, N_HEADS, TRIALS = 512, 8, 8
 FLOOR = "FMA peak for q kᵀ + an exponential"
-EXPERIMENT_FLOOR = "the draws + FMA peak for the products"
+EXPERIMENT_FLOOR = "draws + products at peak"
 STATISTICS = [name for name in reference.STATISTICS if name != "keys"]
 
 

@@ -13,7 +13,7 @@ import pytest
 import initcore as ic
 from initcore.experiments.attention import _experiment
 from initcore.experiments.attention_trial import Attention
-from initcore.experiments.norms import normalize
+from initcore.experiments.norms import Norm
 from initcore.results.attention import WEIGHTS
 from initcore.results.attention_links import LINKS, MEANS, PULL_STDS
 
@@ -164,7 +164,7 @@ class TestKnownLaws:
 class TestStopping:
     """A trial of many seconds must not be waited for."""
 
-    @pytest.mark.parametrize("where", ["forward", "statistics", "backward"])
+    @pytest.mark.parametrize("where", ["forward", "statistics_at", "backward"])
     def test_nothing_is_run_after_the_flag(self, monkeypatch, where):
         """It is set as the heads begin; the kernel that follows ends, and the trial with it."""
         cancel = np.zeros(1, np.int32)
@@ -267,7 +267,7 @@ class TestSameBits:
         q = ic.xavier_uniform().scaled(1 / 4)((32, 32), seed=5, name="attention.q.weight", trial=2)
         assert np.array_equal(result.weights(2, "q"), q)
         x = ic.normal()((9, 32), seed=5, name="input", trial=2)
-        normed = normalize(x, "rms").y
+        normed = Norm(9, 32, "rms").forward(x)
         y, _ = ic.chain(normed, [q], activation="linear")
         one = run(scaling="absorbed", init="xavier_uniform", seed=5, trials=range(2, 3))
         assert one.forward.q == pytest.approx(float(ic.moments(y).second_moment), rel=1e-13)
@@ -442,9 +442,9 @@ class TestGradients:
     def test_zero_vectors(self):
         """A zero vector stays zero under a norm, and passes no gradient (x-transformers #190)."""
         for kind in ("rms", "l2", "layer"):
-            after = normalize(np.zeros((2, 4), np.float32), kind)
-            assert not after.y.any()
-            assert not after.gradient(np.ones((2, 4), np.float32)).any()
+            norm = Norm(2, 4, kind)
+            assert not norm.forward(np.zeros((2, 4), np.float32)).any()
+            assert not norm.backward(np.ones((2, 4), np.float32)).any()
         result = run(
             init=["zeros", "xavier_normal", "xavier_normal", "xavier_normal"],
             scaling="qk_norm",
@@ -467,7 +467,7 @@ class TestGradients:
 def test_unit_queries_and_keys_meet_at_g():
     """x-transformers #190: unit q = k, d_k 64, scale 10: logit 10."""
     x = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
-    unit = normalize(x, "l2").y
+    unit = Norm(6, 64, "l2").forward(x)
     rows = ic.attention_stats(unit, unit, scale=10.0)
     np.testing.assert_allclose(rows.logit_max, 10, rtol=1e-6)
 

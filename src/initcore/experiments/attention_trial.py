@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from initcore import _core
 from initcore.activations import activation
 from initcore.experiments import engine
-from initcore.experiments.norms import Normalized, normalize
+from initcore.experiments.norms import Norm
 from initcore.initializers import initializer, normal
 from initcore.kernels.attention import rounded_sum
 from initcore.results.attention import WEIGHTS, weight_law
@@ -90,8 +90,9 @@ class AttentionExperiment:
 class _Projection:
     """y = x Wᵀ and, on the way back, dx = dy W, of a weight that every trial draws.
 
-    x (tokens, n_in) is an array that each trial fills. A weight with a law is drawn slab by slab,
-    and kept for the way back where there is one; another is drawn whole.
+    x (tokens, n_in) is an array that each trial fills, and so is dy (tokens, n_out). A weight with
+    a law is drawn slab by slab, and kept for the way back where there is one; another is drawn
+    whole.
     """
 
     def __init__(self, experiment: AttentionExperiment, which: str, x: Real) -> None:
@@ -106,10 +107,11 @@ class _Projection:
             source = self._whole = np.empty(shape, np.float32)
         else:
             source = (stream_id(self._name), *law)
-        self.y = np.empty((len(x), shape[0]), np.float32)
-        self._dy, self._dx = (
-            np.empty_like(like) if experiment.backward else None for like in (self.y, x)
-        )
+        self.y: Real = np.empty((len(x), shape[0]), np.float32)
+        # without a way back of no size
+        back = slice(None if experiment.backward else 0)
+        self.dy: Real = np.empty_like(self.y[back])
+        self.dx: Real = np.empty_like(x[back])
         self._chain = _core.Chain(
             "float32",
             experiment.seed,
@@ -119,9 +121,9 @@ class _Projection:
             x,
             [source],
             [None],
-            self._dy,
+            self.dy if experiment.backward else None,
         )
-        self._out = _core.Gradients("float32", self._dx, [None], [None])
+        self._out = _core.Gradients("float32", self.dx, [None], [None])
         self._kernels = _core.default()
         self._workspace = np.empty(0, np.uint8)
 
@@ -146,123 +148,121 @@ class _Projection:
             raise _Cancelled
         return self.y
 
-    def backward(self, trial: int, dy: Real, cancel: engine.Cancel) -> Real:
-        """dx, after ``forward`` of the same trial; the next one overwrites it."""
-        assert self._dx is not None
-        assert self._dy is not None
-        self._dy[...] = dy
+    def backward(self, trial: int, cancel: engine.Cancel) -> Real:
+        """dx of what is in dy, after ``forward`` of the same trial; the next one overwrites it."""
         both = self._workspace, self._workspace
         self._kernels.chain_output_gradient(self._chain, trial, None, None, *both)
         if not self._kernels.chain_backward_columns(
             self._chain, trial, 0, 0, self._n_in, None, None, None, self._out, *both, cancel
         ):
             raise _Cancelled
-        return self._dx
-
-
-class Attended(NamedTuple):
-    """A forward pass from q, k and v; heads are (batch·n_heads, seq, d_k)."""
-
-    q: Normalized | None
-    k: Normalized | None
-    q_heads: Real
-    k_heads: Real
-    spec: _core.Attention
-    output: Real  # (batch·n_heads·seq, d_k)
-    statistics: Wide  # of those rows, as the kernel has them
+        return self.dx
 
 
 class Attention:
-    """From q, k and v to the heads' output and its statistics, and back."""
+    """From q, k and v to the heads' output and its statistics, and back.
+
+    q and k are those after QK-norm, (batch·n_heads, seq, d_k) as v; output (batch·n_heads, seq,
+    d_k); statistics (batch·n_heads·seq, ATTENTION_STATISTICS). Each call overwrites them.
+    """
 
     def __init__(self, experiment: AttentionExperiment) -> None:
         self._experiment = e = experiment
         self._kernels = _core.default()
         heads = e.batch * e.n_heads
-        self._rows = heads * e.seq
+        shape, rows = (heads, e.seq, e.d_k), heads * e.seq
+        self._raw_q, self._raw_k, self._v = self.q, self.k, _ = np.empty((3, *shape), np.float32)
+        self.q_norm = self.k_norm = None
+        if e.effect.norm is not None:
+            self.q_norm, self.k_norm = (Norm(rows, e.d_k, e.effect.norm) for _ in "qk")
+            self.q, self.k = (norm.y.reshape(shape) for norm in (self.q_norm, self.k_norm))
         self._index = np.repeat(np.arange(heads)[:, None], 3, axis=1)
-
-    def heads(self, x: Real) -> Real:
-        """(batch·n_heads, seq, d_k) of the tokens' (batch·seq, n_heads·d_k)."""
-        e = self._experiment
-        split = x.reshape(e.batch, e.seq, e.n_heads, e.d_k).swapaxes(1, 2)
-        return np.ascontiguousarray(split).reshape(-1, e.seq, e.d_k)
-
-    def tokens(self, heads: Real) -> Real:
-        """The inverse of ``heads``."""
-        e = self._experiment
-        split = heads.reshape(e.batch, e.n_heads, e.seq, e.d_k).swapaxes(1, 2)
-        return split.reshape(e.batch * e.seq, e.n_heads * e.d_k)
-
-    def forward(self, q: Real, k: Real, v: Real, cancel: engine.Cancel) -> Attended:
-        """Of q, k and v (tokens, n_heads·d_k)."""
-        d_k, effect = self._experiment.d_k, self._experiment.effect
-        q_heads, k_heads, v_heads = map(self.heads, (q, k, v))
-        q_hat = k_hat = None
-        if effect.norm is not None:
-            q_hat, k_hat = (
-                normalize(heads.reshape(-1, d_k), effect.norm) for heads in (q_heads, k_heads)
+        self._spec = self._scaled(e.effect.logits, self._v)
+        self._workspace = np.empty(self._kernels.attention_workspace(self._spec), np.uint8)
+        self.output: Real = np.empty(shape, np.float32)
+        self.statistics = np.empty((rows, _core.ATTENTION_STATISTICS))
+        if e.backward:
+            self._dout, self._dq, self._dk, self._dv = np.empty((4, *shape), np.float32)
+            self._prepared = np.empty((heads, e.seq, 3), np.float32)
+            self.gradient_sums = np.empty((rows, _core.GRADIENT_SUMS))
+            begin, users = np.arange(heads + 1), np.arange(heads)
+            self._gradient = _core.AttentionGradient(
+                self._spec, self._dout, self._prepared, begin, users, begin, users
             )
-            q_heads, k_heads = q_hat.y.reshape(q_heads.shape), k_hat.y.reshape(k_heads.shape)
-        output = np.empty((self._rows, d_k), np.float32)
-        spec, statistics = self._run(q_heads, k_heads, effect.logits, cancel, v_heads, output)
-        return Attended(q_hat, k_hat, q_heads, k_heads, spec, output, statistics)
+            size = self._kernels.attention_backward_workspace(self._gradient)
+            self._backward_workspace = np.empty(size, np.uint8)
 
-    def statistics(self, run: Attended, scale: float, cancel: engine.Cancel) -> Wide:
-        """Of the rows with another scale."""
-        return self._run(run.q_heads, run.k_heads, scale, cancel)[1]
+    def _scaled(self, scale: float, v: Real | None = None) -> _core.Attention:
+        causal = self._experiment.causal
+        return _core.Attention(self.q, self.k, self._index, scale=scale, causal=causal, v=v)
 
     def _run(
-        self,
-        q: Real,
-        k: Real,
-        scale: float,
-        cancel: engine.Cancel,
-        v: Real | None = None,
-        output: Real | None = None,
-    ) -> tuple[_core.Attention, Wide]:
-        causal = self._experiment.causal
-        spec = _core.Attention(q, k, self._index, scale=scale, causal=causal, v=v)
-        statistics = np.empty((self._rows, _core.ATTENTION_STATISTICS))
-        workspace = np.empty(self._kernels.attention_workspace(spec), np.uint8)
-        if not self._kernels.attention(spec, 0, statistics, output, workspace, cancel):
+        self, spec: _core.Attention, statistics: Wide, output: Real | None, cancel: engine.Cancel
+    ) -> None:
+        if not self._kernels.attention(spec, 0, statistics, output, self._workspace, cancel):
             raise _Cancelled
-        return spec, statistics
 
-    def backward(
-        self, run: Attended, dout: Real, cancel: engine.Cancel
-    ) -> tuple[Real, Real, Real, Wide]:
-        """dq, dk, dv (batch·n_heads·seq, d_k), after QK-norm, of dout (batch·n_heads, seq, d_k);
-        and the kernel's sums of q's rows."""
-        kernels, shape = self._kernels, run.output.shape
-        prepared = np.empty((self._rows, 3), np.float32)
-        kernels.attention_prepare(
-            run.spec, run.statistics, run.output, dout.reshape(shape), prepared
+    def forward(self, q: Real, k: Real, v: Real, cancel: engine.Cancel) -> None:
+        """Of q, k and v (tokens, n_heads·d_k)."""
+        for tokens, heads in ((q, self._raw_q), (k, self._raw_k), (v, self._v)):
+            self._to_heads(tokens, heads)
+        for norm, heads in ((self.q_norm, self._raw_q), (self.k_norm, self._raw_k)):
+            if norm is not None:
+                norm.forward(_rows(heads))
+        self._run(self._spec, self.statistics, _rows(self.output), cancel)
+
+    def statistics_at(self, scale: float, cancel: engine.Cancel) -> Wide:
+        """Of the same rows with another scale."""
+        statistics = np.empty_like(self.statistics)
+        self._run(self._scaled(scale), statistics, None, cancel)
+        return statistics
+
+    def backward(self, dheads: Real, cancel: engine.Cancel) -> tuple[Real, Real, Real]:
+        """dq and dk after QK-norm, and dv, as q is, of dheads (tokens, n_heads·d_k); fills
+        gradient_sums, by row of q."""
+        self._to_heads(dheads, self._dout)
+        self._kernels.attention_prepare(
+            self._spec,
+            self.statistics,
+            _rows(self.output),
+            _rows(self._dout),
+            _rows(self._prepared),
         )
-        heads = len(dout)
-        begin, users = np.arange(heads + 1), np.arange(heads)
-        gradient = _core.AttentionGradient(
-            run.spec, dout, prepared.reshape(heads, -1, 3), begin, users, begin, users
-        )
-        dq, dk, dv = np.empty((3, *shape), np.float32)
-        sums = np.empty((self._rows, _core.GRADIENT_SUMS))
-        workspace = np.empty(kernels.attention_backward_workspace(gradient), np.uint8)
-        for dx, by_v, by_rows in ((dq, None, sums), (dk, dv, None)):
-            if not kernels.attention_backward(gradient, 0, dx, by_v, by_rows, workspace, cancel):
-                raise _Cancelled
-        return dq, dk, dv, sums
+        dq, dk, dv = self._dq, self._dk, self._dv
+        kernel, workspace = self._kernels.attention_backward, self._backward_workspace
+        by_rows = self.gradient_sums
+        if not (
+            kernel(self._gradient, 0, _rows(dq), None, by_rows, workspace, cancel)
+            and kernel(self._gradient, 0, _rows(dk), _rows(dv), None, workspace, cancel)
+        ):
+            raise _Cancelled
+        return dq, dk, dv
+
+    def _to_heads(self, tokens: Real, heads: Real) -> None:
+        """(batch·n_heads, seq, d_k) of the tokens' (batch·seq, n_heads·d_k)."""
+        e = self._experiment
+        split = tokens.reshape(e.batch, e.seq, e.n_heads, e.d_k)
+        heads.reshape(e.batch, e.n_heads, e.seq, e.d_k)[...] = split.swapaxes(1, 2)
+
+    def to_tokens(self, heads: Real, tokens: Real) -> None:
+        """The other way."""
+        e = self._experiment
+        split = heads.reshape(e.batch, e.n_heads, e.seq, e.d_k)
+        tokens.reshape(e.batch, e.seq, e.n_heads, e.d_k)[...] = split.swapaxes(1, 2)
 
 
 class AttentionWorker:
-    """See ``engine.Worker``."""
+    """See ``engine.Worker``. What a trial fills is made once: fresh memory would cost a fifth."""
 
     def __init__(self, experiment: AttentionExperiment) -> None:
         self._experiment = e = experiment
         self._cancel = np.zeros(1, np.int32)
         self._attention = Attention(e)
-        tokens = e.batch * e.seq
-        self._normalized = np.empty((tokens, e.d_model), np.float32)
-        self._head_output = np.empty((tokens, e.n_heads * e.d_k), np.float32)
+        shape = e.batch * e.seq, e.d_model
+        self._x: Real = np.empty(shape, np.float32)
+        self._norm = None if e.norm is None else Norm(*shape, e.norm)
+        self._normalized = self._x if self._norm is None else self._norm.y
+        self._head_output: Real = np.empty((shape[0], e.n_heads * e.d_k), np.float32)
         self._projections = [_Projection(e, which, self._normalized) for which in WEIGHTS[:3]]
         self._last = _Projection(e, WEIGHTS[3], self._head_output)
         nothing = scratch = np.empty(0, np.uint8)
@@ -287,19 +287,19 @@ class AttentionWorker:
 
     def _trial(self, trial: int) -> list[float]:
         """The columns of ``AttentionPropagation.record``."""
-        e = self._experiment
-        x = self._input(trial)
-        norm = None if e.norm is None else normalize(x, e.norm)
-        self._normalized[...] = x if norm is None else norm.y
+        heads = self._attention
+        self._draw_input(trial)
+        if self._norm is not None:
+            self._norm.forward(self._x)
         q, k, v = (p.forward(trial, self._cancel) for p in self._projections)
-        run = self._attention.forward(q, k, v, self._cancel)
-        self._head_output[...] = self._attention.tokens(run.output)
+        heads.forward(q, k, v, self._cancel)
+        heads.to_tokens(heads.output, self._head_output)
         output = self._last.forward(trial, self._cancel)
-        means, raw2, logits2 = self._rows(run)
-        moments = list(map(_second_moment, (x, self._normalized, q, k, v)))
+        means, raw2, logits2 = self._rows()
+        moments = list(map(_second_moment, (self._x, self._normalized, q, k, v)))
         hats = [
-            moment if hat is None else _second_moment(hat.y)
-            for moment, hat in zip(moments[2:4], (run.q, run.k), strict=True)
+            moment if norm is None else _second_moment(norm.y)
+            for moment, norm in zip(moments[2:4], (heads.q_norm, heads.k_norm), strict=True)
         ]
         columns = [
             *moments,
@@ -309,75 +309,77 @@ class AttentionWorker:
             *map(_second_moment, (self._head_output, output)),
             *means,
         ]
-        if e.backward:
-            columns += [*self._backward(trial, norm, run), *self._pulls(run, means)]
+        if self._experiment.backward:
+            columns += [*self._backward(trial), *self._pulls(means)]
         return columns
 
-    def _input(self, trial: int) -> Real:
+    def _draw_input(self, trial: int) -> None:
         """Tokens (batch·seq, d_model), those of a sequence with the given correlation."""
         e = self._experiment
-
-        def draw(std: float, name: str, rows: int) -> Real:
-            shape = e.batch, rows, e.d_model
-            drawn: Real = normal(std)(shape, seed=e.seed, name=name, trial=trial, threads=1)
-            return drawn
-
-        tokens = draw(e.x_std * math.sqrt(1 - e.correlation), "input", e.seq)
+        draw: dict[str, Any] = {"seed": e.seed, "trial": trial, "threads": 1}
+        tokens = self._x.reshape(e.batch, e.seq, e.d_model)
+        own = normal(e.x_std * math.sqrt(1 - e.correlation))
+        own(tokens.shape, name="input", out=tokens, **draw)
         if e.correlation:
-            tokens += draw(e.x_std * math.sqrt(e.correlation), "input.common", 1)
-        return tokens.reshape(-1, e.d_model)
+            common = normal(e.x_std * math.sqrt(e.correlation))
+            tokens += common((e.batch, 1, e.d_model), name="input.common", **draw)
 
-    def _rows(self, run: Attended) -> tuple[list[float], float, float]:
+    def _rows(self) -> tuple[list[float], float, float]:
         """The columns of MEANS, and the second moments of raw and scaled logits."""
         scale = self._experiment.effect.logits
-        means, logits2 = _row_means(run.statistics)
+        means, logits2 = _row_means(self._attention.statistics)
         if scale:
             return means, logits2 / scale**2, logits2
-        raw = self._attention.statistics(run, 1.0, self._cancel)
+        raw = self._attention.statistics_at(1.0, self._cancel)
         return means, _row_means(raw)[1], logits2
 
-    def _backward(self, trial: int, norm: Normalized | None, run: Attended) -> list[float]:
+    def _backward(self, trial: int) -> list[float]:
         """The columns of gradients, by each link and by the scale, from a standard normal one of
         the output."""
-        e, scale, last = self._experiment, self._experiment.effect.logits, self._last
-        dy: Real = normal()(
-            last.y.shape, seed=e.seed, name="output_gradient", trial=trial, threads=1
+        e, heads, last = self._experiment, self._attention, self._last
+        dy = last.dy
+        normal()(dy.shape, seed=e.seed, name="output_gradient", trial=trial, out=dy, threads=1)
+        dheads = last.backward(trial, self._cancel)
+        gradients = heads.backward(dheads, self._cancel)
+        dq_hat2, dk_hat2 = map(_second_moment, gradients[:2])
+        for norm, gradient in zip((heads.q_norm, heads.k_norm), gradients, strict=False):
+            if norm is not None:
+                norm.backward(_rows(gradient))
+        for projection, gradient in zip(self._projections, gradients, strict=True):
+            heads.to_tokens(gradient, projection.dy)
+        dx, *others = (p.backward(trial, self._cancel) for p in self._projections)
+        for other in others:
+            dx += other
+        dnormalized2 = _second_moment(dx)
+        if self._norm is not None:
+            self._norm.backward(dx)
+        dscale, squares = (
+            rounded_sum(heads.gradient_sums[:, i]) for i in (_core.BY_SCALE, _core.LOGIT_SQUARES)
         )
-        dheads = last.backward(trial, dy, self._cancel)
-        dq_hat, dk_hat, dv, sums = self._attention.backward(
-            run, self._attention.heads(dheads), self._cancel
-        )
-        dq, dk = (
-            hat if after is None else after.gradient(hat)
-            for after, hat in ((run.q, dq_hat), (run.k, dk_hat))
-        )
-        by_q, by_k, by_v = (
-            projection.backward(trial, self._attention.tokens(by_heads), self._cancel)
-            for projection, by_heads in zip(self._projections, (dq, dk, dv), strict=True)
-        )
-        dnormalized = by_q + by_k
-        dnormalized += by_v
-        dx = dnormalized if norm is None else norm.gradient(dnormalized)
-        dscale, squares = (rounded_sum(sums[:, i]) for i in (_core.BY_SCALE, _core.LOGIT_SQUARES))
-        dlogits2 = squares / float(np.sum(run.statistics[:, _core.KEYS]))
+        dlogits2 = squares / float(np.sum(heads.statistics[:, _core.KEYS]))
         return [
-            *map(_second_moment, (dx, dnormalized, dq, dk, dv, dq_hat, dk_hat)),
-            dlogits2 * scale**2,
+            _second_moment(dx),
+            dnormalized2,
+            *map(_second_moment, gradients),
+            dq_hat2,
+            dk_hat2,
+            dlogits2 * e.effect.logits**2,
             dlogits2,
             *map(_second_moment, (dheads, dy)),
             dscale**2,
         ]
 
-    def _pulls(self, run: Attended, means: Sequence[float]) -> list[float]:
+    def _pulls(self, means: Sequence[float]) -> list[float]:
         """∂loss/∂ln scale a row at logits of PULL_STDS, the loss −ln p of any key, then of the best
         one: Σ p z − z_t."""
         scale = self._experiment.effect.logits
         variance = means[MEANS.index("logit_var")] / scale**2 if scale else math.nan
         if not 0 < variance < math.inf:
             return [math.nan] * (2 * len(PULL_STDS))
-        table = np.empty((len(run.statistics), 2 * len(PULL_STDS)))
+        table = np.empty((len(self._attention.statistics), 2 * len(PULL_STDS)))
         for i, std in enumerate(PULL_STDS):
-            statistics = self._attention.statistics(run, std / math.sqrt(variance), self._cancel)
+            scaled = std / math.sqrt(variance)
+            statistics = self._attention.statistics_at(scaled, self._cancel)
             rows = AttentionRows.from_statistics(statistics, _SATURATION)
             expected = rows.lse - rows.entropy
             table[:, i] = expected - rows.logit_mean
@@ -385,9 +387,13 @@ class AttentionWorker:
         return exact_means(table)
 
 
+def _rows(x: Real) -> Real:
+    return x.reshape(-1, x.shape[-1])
+
+
 def _second_moment(x: Real) -> float:
     state = np.zeros(_core.MOMENTS)
-    _core.default().moments(x.reshape(-1, x.shape[-1]), state)
+    _core.default().moments(_rows(x), state)
     count, mean, m2 = state[:3].tolist()
     return float(m2 / count + mean * mean)
 

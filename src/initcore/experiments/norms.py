@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,71 +14,78 @@ from initcore.activations import activation
 Rows = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
-_BLOCK = 1 << 16
 _LINEAR = activation("linear").kernel_words
+# Elements that stay in cache in float64.
+_BLOCK = 1 << 16
 
 
-class Normalized(NamedTuple):
-    """Rows x (rows, n) after a norm: y = x/r, r the root mean square of a row ("rms"), that of the
-    row without its mean, which is subtracted ("layer"), or its length ("l2"). Rows without size
-    stay zero, and pass no gradient on.
+class Norm:
+    """y = x/r of rows x (rows, n): r is the root mean square of a row ("rms"), that of the row
+    without its mean, which is subtracted ("layer"), or its length ("l2"). Rows without size stay
+    zero, and pass no gradient on.
 
-    There is no ε: what is measured is the norm, not the size at which it gives way.
+    There is no ε: what is measured is the norm, not the size at which it gives way. Its arrays are
+    made once, for many trials.
     """
 
-    y: Rows
-    kind: str
-    inverse: Wide  # 1/r, (rows, 1)
+    def __init__(self, rows: int, n: int, kind: str) -> None:
+        self._kind, self._over = kind, 1 if kind == "l2" else n
+        self.y: Rows = np.empty((rows, n), np.float32)
+        self._inverse = np.empty((rows, 1))
+        self._step = min(max(1, _BLOCK // max(n, 1)), max(rows, 1))
+        # One is summed along its rows, the other is beside it.
+        self._summed, self._beside = np.zeros((2, self._step, n))
+        self._sums, self._kernels = np.empty((self._step, 1)), _core.default()
+        ones = np.ones((1, n))
+        self._chain = _core.Chain(
+            "float64", 0, self._step, [n, 1], [_LINEAR], self._summed, [ones], [None]
+        )
+        self._scratch = np.empty(self._kernels.chain_workspace(self._chain), np.uint8)
 
-    def gradient(self, dy: Rows) -> Rows:
-        """∂/∂x of what has ∂/∂y = `dy`: (dy − y·⟨dy·y⟩)/r, where ⟨⟩ is a row's mean (its sum for
-        "l2"), and dy loses its mean first for "layer"."""
-        dx = np.empty_like(dy)
-        n = dy.shape[1]
-        for block in _blocks(dy):
-            wide, y = dy[block].astype(np.float64), self.y[block].astype(np.float64)
-            if self.kind == "layer":
-                wide -= _row_sums(wide) / n
-            y *= _row_sums(wide * y) / (1 if self.kind == "l2" else n)
-            wide -= y
-            wide *= self.inverse[block]
-            _store(dx[block], wide)
-        return dx
+    def forward(self, x: Rows) -> Rows:
+        """y, which the next call overwrites."""
+        for block, wide, summed in self._blocks():
+            wide[...] = x[block]
+            self._centre(wide)
+            np.multiply(wide, wide, out=summed)
+            size = np.sqrt(self._row_sums(len(wide)) / self._over)
+            with np.errstate(divide="ignore"):
+                self._inverse[block] = np.where(size > 0, 1 / size, 0.0)
+            wide *= self._inverse[block]
+            _store(self.y[block], wide)
+        return self.y
 
+    def backward(self, dy: Rows) -> Rows:
+        """∂/∂x of what has ∂/∂y = `dy`, in its place: (dy − y·⟨dy·y⟩)/r, where ⟨⟩ is a row's mean
+        (its sum for "l2"), and dy loses its mean first for "layer"."""
+        for block, wide, summed in self._blocks():
+            wide[...] = dy[block]
+            self._centre(wide)
+            np.multiply(wide, self.y[block], out=summed)
+            along = self._row_sums(len(wide)) / self._over
+            np.multiply(self.y[block], along, out=summed)
+            wide -= summed
+            wide *= self._inverse[block]
+            _store(dy[block], wide)
+        return dy
 
-def normalize(x: Rows, kind: str) -> Normalized:
-    """See :class:`Normalized`."""
-    rows, n = x.shape
-    y, inverse = np.empty_like(x), np.empty((rows, 1))
-    for block in _blocks(x):
-        wide = x[block].astype(np.float64)
-        if kind == "layer":
-            wide -= _row_sums(wide) / n
-        size = np.sqrt(_row_sums(wide * wide) / (1 if kind == "l2" else n))
-        with np.errstate(divide="ignore"):
-            inverse[block] = np.where(size > 0, 1 / size, 0.0)
-        wide *= inverse[block]
-        _store(y[block], wide)
-    return Normalized(y, kind, inverse)
+    def _blocks(self) -> Iterator[tuple[slice, Wide, Wide]]:
+        for first in range(0, len(self.y), self._step):
+            rows = min(self._step, len(self.y) - first)
+            yield slice(first, first + rows), self._beside[:rows], self._summed[:rows]
 
+    def _centre(self, wide: Wide) -> None:
+        if self._kind == "layer":
+            self._summed[: len(wide)] = wide
+            wide -= self._row_sums(len(wide)) / self._over
 
-def _blocks(x: Rows) -> Iterator[slice]:
-    """Rows that stay in cache in float64."""
-    rows, n = x.shape
-    step = max(1, _BLOCK // max(n, 1))
-    return (slice(first, first + step) for first in range(0, rows, step))
+    def _row_sums(self, rows: int) -> Wide:
+        # As a product: its order of terms is the same everywhere, np.sum's is NumPy's affair.
+        cancel = np.zeros(1, np.int32)
+        self._kernels.chain(self._chain, 0, 1, None, self._sums, self._scratch, cancel)
+        return self._sums[:rows]
 
 
 def _store(to: Rows, wide: Wide) -> None:
     with np.errstate(over="ignore"):
         to[...] = wide
-
-
-def _row_sums(wide: Wide) -> Wide:
-    # As a product, whose order of terms is the same everywhere; that of np.sum is NumPy's affair.
-    rows, n = wide.shape
-    ones, sums, kernels = np.ones((1, n)), np.empty((rows, 1)), _core.default()
-    spec = _core.Chain("float64", 0, rows, [n, 1], [_LINEAR], wide, [ones], [None])
-    scratch = np.empty(kernels.chain_workspace(spec), np.uint8)
-    kernels.chain(spec, 0, 1, None, sums, scratch, np.zeros(1, np.int32))
-    return sums
