@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, dataclass, replace
@@ -11,7 +12,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from initcore import _core, theory
 from initcore.activations import Activation, activation
@@ -25,10 +26,13 @@ from initcore.experiments.arguments import (
     trial_range,
 )
 from initcore.initializers import Initializer, initializer, normal
+from initcore.kernels.arrays import check_array, contiguous
 from initcore.kernels.chain import run_shared, run_shared_backward, share_trials
 from initcore.laws import Constant, Law, Normal
 from initcore.results.exact import ExactRecord
 from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
+from initcore.results.records import frozen
+from initcore.specifications import finite_number
 from initcore.streams import check_seed, resolve_threads, stream_id
 
 T = TypeVar("T")
@@ -39,7 +43,7 @@ DTYPES = ("float32", "float64")
 METHODS = ("dense", "gram")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChainExperiment:
     """Random chains: everything a trial depends on but its number. Lists have an entry a layer."""
 
@@ -52,6 +56,8 @@ class ChainExperiment:
     seed: int
     backward: bool = False
     method: str = "dense"
+    x: NDArray[Any] | None = None  # (batch, widths[0]) of the dtype, the inputs of every trial
+    correlation: float = 0.0  # of drawn inputs
     trial_threads: int = 1  # how many share one trial; nothing but time depends on it
 
     @property
@@ -62,7 +68,9 @@ class ChainExperiment:
             "activation": _collapse(self.activations),
             "init": _collapse(self.inits),
             "bias": _collapse(self.biases),
+            "x": self.x,
             "batch": self.batch,
+            "correlation": self.correlation,
             "dtype": self.dtype,
             "backward": self.backward,
             "method": self.method,
@@ -111,7 +119,9 @@ class ChainExperiment:
                 (phi.kernel_id, phi.parameter, phi.saturation_threshold)
                 for phi in map(activation, self.activations)
             ],
-            source("input", normal(), self.batch, self.widths[0]),
+            source("input", normal(math.sqrt(1 - self.correlation)), self.batch, self.widths[0])
+            if self.x is None
+            else self.x,
             [
                 source(f"layers.{layer}.{weight}", init, n_out, n_in)
                 for layer, (init, (n_in, n_out)) in enumerate(zip(self.inits, pairs, strict=True))
@@ -124,6 +134,9 @@ class ChainExperiment:
             ],
             source("output_gradient", normal(), self.batch, self.widths[-1])
             if self.backward
+            else None,
+            common=source("input.common", normal(math.sqrt(self.correlation)), self.widths[0])
+            if self.correlation
             else None,
         )
 
@@ -212,7 +225,9 @@ def propagate(
     init: InitializerLike | Sequence[InitializerLike] = "kaiming_normal",
     bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
     last: ActivationLike | None = None,
-    batch: int = 32,
+    x: ArrayLike | None = None,
+    batch: int | None = None,
+    correlation: float = 0.0,
     trials: int | range = 100,
     seed: int = 0,
     backward: bool = False,
@@ -222,9 +237,10 @@ def propagate(
     executor: Executor | None = None,
     progress: engine.Progress | None = None,
 ) -> Propagation:
-    """Send standard normal inputs through chains of freshly drawn layers, and measure every layer.
+    """Send inputs through chains of freshly drawn layers, and measure every layer.
 
-    A trial draws a batch of inputs and all weights; a layer is h = x Wᵀ + b, then x = φ(h).
+    A trial draws all weights and, unless ``x`` is given, a batch of standard normal inputs; a layer
+    is h = x Wᵀ + b, then x = φ(h).
 
     Parameters
     ----------
@@ -234,8 +250,15 @@ def propagate(
         One for all layers, or a list of L; ``bias`` (or an entry of it) None is no bias.
     last
         The last layer's activation, if it is another.
+    x
+        The inputs of every trial, (batch, n_0): what :func:`initcore.chain` takes, converted to
+        ``dtype``. None draws standard normal inputs, others in every trial.
     batch
-        Inputs a trial.
+        Inputs a trial; None is 32, or the rows of ``x``.
+    correlation
+        Of any two drawn inputs, from 0 to 1: x_b = √(1 − c) own_b + √c common, own_b the stream
+        ``input`` and common, one row a trial, the stream ``input.common``. Below −1/(batch − 1) no
+        inputs have it, and between that and 0 no common row makes it.
     trials
         How many, or a range with step 1: ``range(200, 400)`` continues a run of 200, whose result
         it can be added to.
@@ -262,7 +285,7 @@ def propagate(
     Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
     """
     experiment = _experiment(
-        widths, activation, init, bias, last, batch, seed, dtype, backward, method
+        widths, activation, init, bias, last, x, batch, correlation, seed, dtype, backward, method
     )
     return _propagate(experiment, trial_range(trials), threads, executor, progress)
 
@@ -274,7 +297,9 @@ def compare_inits(
     activation: ActivationLike | Sequence[ActivationLike] = "relu",
     bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
     last: ActivationLike | None = None,
-    batch: int = 32,
+    x: ArrayLike | None = None,
+    batch: int | None = None,
+    correlation: float = 0.0,
     trials: int | range = 100,
     seed: int = 0,
     backward: bool = False,
@@ -293,9 +318,12 @@ def compare_inits(
         accepted = "a list of one or more initializers"
         raise refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
-        _experiment(widths, activation, init, bias, last, batch, seed, dtype, backward, method)
+        _experiment(
+            widths, activation, init, bias, last, x, batch, correlation, seed, dtype, backward,
+            method,
+        )
         for init in inits
-    ]
+    ]  # fmt: skip
     numbers = trial_range(trials)
     return Comparison(
         tuple(
@@ -325,7 +353,9 @@ def _propagate(
         activation=list(experiment.activations),
         init=list(experiment.inits),
         bias=None if set(experiment.biases) == {None} else list(experiment.biases),
+        x=experiment.x,
         batch=experiment.batch,
+        correlation=experiment.correlation,
         backward=experiment.backward,
     )
     record = engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
@@ -414,13 +444,40 @@ def _collapse(entries: tuple[Any, ...]) -> Any:
     return entries[0] if len(set(entries)) == 1 else list(entries)
 
 
+def _inputs(x: Any, n_in: int, batch: Any, dtype: str) -> tuple[NDArray[Any] | None, int]:
+    """The inputs of every trial, if they are given, and how many they are."""
+    if x is None:
+        return None, 32 if batch is None else positive("batch", batch)
+    array = check_array("x", x)
+    if array.ndim != 2 or array.shape[1] != n_in or not 1 <= len(array) < 2**32:
+        raise ValueError(f"x must be an array (batch, {n_in}) of one row or more; got shape "
+                         f"{array.shape}")  # fmt: skip
+    if batch is not None and positive("batch", batch) != len(array):
+        accepted = f"left out, or {len(array)} as x has rows,"
+        raise refused("batch", batch, accepted, is_value=True)
+    return frozen(contiguous(array, np.dtype(dtype)), dtype), len(array)
+
+
+def _correlation(correlation: Any, x: Any) -> float:
+    """From 0 to 1, and 0 where the inputs are given."""
+    value = finite_number("correlation", correlation)
+    if not 0 <= value <= 1:
+        accepted = "from 0 to 1 (√c common + √(1 − c) own has no other)"
+        raise refused("correlation", correlation, accepted, is_value=True)
+    if value and x is not None:
+        raise refused("correlation", correlation, "left out where x is given", is_value=True)
+    return value
+
+
 def _experiment(
     widths: Any,
     phi: Any,
     init: Any,
     bias: Any,
     last: Any,
+    x: Any,
     batch: Any,
+    correlation: Any,
     seed: Any,
     dtype: Any,
     backward: Any,
@@ -436,16 +493,20 @@ def _experiment(
     activations = _each("activation", phi, n_layers, lambda entry: str(activation(entry)))
     if last is not None:
         activations = (*activations[:-1], _parsed("last", last, lambda one: str(activation(one))))
+    dtype = _dtype(dtype)
+    inputs, batch = _inputs(x, sizes[0], batch, dtype)
     experiment = ChainExperiment(
         sizes,
         activations,
         _each("init", init, n_layers, lambda one: repr(initializer(one))),
         _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
-        positive("batch", batch),
-        _dtype(dtype),
+        batch,
+        dtype,
         check_seed(seed),
         flag("backward", backward),
         _method(method),
+        inputs,
+        _correlation(correlation, x),
     )
     if experiment.method == "gram":
         _check_gaussian(experiment)

@@ -78,6 +78,7 @@ def run_shared(
     found = (None, None) if state is None else (units, parts)
     kernels.chain_input(chain, trial, shared, input_state)
     for layer, n_out in enumerate(widths[1:]):
+        kernels.chain_norm(chain, layer, shared)
 
         def task(i: int, first: int, last: int, layer: int = layer) -> bool:
             part = None if found[1] is None else found[1][i]
@@ -138,10 +139,12 @@ def run_shared_backward(
 
         if not _in_ranges(task, n_in, threads):
             return False
+        below = gradient_state[layer - 1, :2] if gradient_state is not None and layer else None
+        kernels.chain_norm_backward(chain, layer, below, out, shared)
         if gradient_state is not None:
-            if layer:
-                below = gradient_state[layer - 1, :2]
-                kernels.chain_merge(units[:n_in], batch, parts, below)
+            if below is not None:
+                if not chain.norms[layer]:
+                    kernels.chain_merge(units[:n_in], batch, parts, below)
                 kernels.chain_cosines(chain, layer - 1, True, below, shared, shared)
             no_parts = np.empty((0, 1, _core.MOMENTS))
             kernels.chain_merge(weight_units[:n_in], n_out, no_parts, gradient_state[layer, 2:])
@@ -414,9 +417,9 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         x: any shape; float16, bfloat16, float32, float64 or integers.
 
     Returns:
-        LayerStats of 0-d float64 arrays, of which saturated_fraction and cosine are unknown; a unit
-        is an entry of the last axis, the batch all others (of 0 or 1 axes all). Of an array
-        (batch, n) they have the bits that `chain` gives for those activations.
+        LayerStats of 0-d float64 arrays, of which saturated_fraction is unknown; a unit is an entry
+        of the last axis, the batch all others (of 0 or 1 axes all). Of an array (batch, n) they
+        have the bits that `chain` gives for those activations. The cosine takes a copy of x.
     """
     array = check_array("x", x)
     real = compute_dtype(array.dtype)
@@ -428,7 +431,14 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         for start in range(0, n, step):
             units = contiguous(rows[:, start : start + step].T, real)
             _core.default().moments(units, state)
-    state[-1] = np.nan  # the cosine, which takes whole layers
+        panels = np.zeros(((batch + 15) // 16, n, 16), real)
+        lanes = panels.swapaxes(1, 2)  # (., 16, n): the batch, 16 rows a panel
+        whole = batch // 16
+        with np.errstate(over="ignore"):
+            lanes[:whole] = rows[: 16 * whole].reshape(whole, 16, n)
+            lanes[whole:, : batch % 16] = rows[16 * whole :]
+        scales = np.empty(16 * len(panels))
+        state[-1] = _core.default().cosine(panels, batch, scales)
     return LayerStats.from_states(state, activation=True)
 
 
