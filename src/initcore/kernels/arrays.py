@@ -13,8 +13,6 @@ import numpy.typing as npt
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 # By dtype: what rounds to zero in it, and what rounds to infinity.
 _LIMITS = {FLOAT32: (2.0**-150, (2.0 - 2.0**-24) * 2.0**127), FLOAT64: (0.0, inf)}
-
-
 _NUMBERS = "float16, bfloat16, float32, float64, integers and booleans are accepted"
 _MASKS = (
     "a boolean mask (True takes part) or a floating-point one (added to the logits) is accepted"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -91,19 +92,17 @@ class SoftmaxRows(Record):
         A row is saturated where its largest p is ``threshold`` or more.
         """
         table = np.asarray(statistics, np.float64)
-        columns = (table if table.ndim == 2 else table.reshape(-1, len(_ROW_STATISTICS))).T.copy()
-        saturated = columns[1] >= threshold
-        if table.ndim != 2:
-            columns = columns.reshape(len(columns), *table.shape[:-1])
-            saturated = saturated.reshape(table.shape[:-1])
-        columns.setflags(write=False)
-        saturated.setflags(write=False)
+        return cls._of_columns(_ROW_STATISTICS, np.moveaxis(table, -1, 0).copy(), threshold)
+
+    @classmethod
+    def _of_columns(cls, names: Sequence[str], columns: Array, threshold: float) -> Self:
+        """From an array of its own, a field a row, the first of them as the kernel has them."""
+        saturated = np.asarray(columns[_ROW_STATISTICS.index("max_prob")] >= threshold)
+        for array in (columns, saturated):
+            array.setflags(write=False)
         rows = object.__new__(cls)  # every array is read-only already
-        values = vars(rows)
-        each = columns if table.ndim > 1 else [columns[i, ...] for i in range(len(columns))]
-        for name, column in zip(_ROW_STATISTICS, each, strict=True):
-            values[name] = column
-        values["saturated"] = saturated
+        vars(rows).update(zip(names, (columns[i, ...] for i in range(len(names))), strict=True))
+        vars(rows)["saturated"] = saturated
         return rows
 
     def summary(self) -> SoftmaxSummary:
