@@ -3,6 +3,7 @@
 
 initcore keeps every statistic of every layer. The peers of the Monte Carlo rows keep one number a
 trial, the second moment at the end: less than the experiment needs, so the comparison favours them.
+Beside them stands torch with the same statistics.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .measure import (
     Contender,
     Settings,
     Unavailable,
+    beside,
     faster,
     fastest,
     require,
@@ -35,6 +37,7 @@ from .measure import (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 RIVALS = ("NumPy", "torch", "JAX")
+SAME = "torch + statistics"
 ROOFLINE = "draws + products at peak"
 _PEAK_SHARE = {512: 0.92, 64: 0.75}
 _FRESH_RATIOS = {(64, 64): 5.0, (128, 128): 3.5, (256, 256): 2.7, (512, 512): 1.45, (512, 32): 3.0}
@@ -64,7 +67,7 @@ def cases(settings: Settings) -> Iterator[Case]:
             f"Monte Carlo, fresh normal weights, {width}×{batch}, {layers} layers, {trials} trials",
             GFLOPS,
             partial(_fresh, width, batch, layers, trials, threads, "dense"),
-            (faster(_FRESH_RATIOS.get((width, batch), 1.0), *RIVALS),),
+            (faster(_FRESH_RATIOS.get((width, batch), 1.0), *RIVALS), beside(SAME)),
             threads,
             RIVALS,
         )
@@ -76,7 +79,7 @@ def cases(settings: Settings) -> Iterator[Case]:
         f'the same, {width}×{batch}, by method="gram"',
         GFLOPS,
         partial(_fresh, width, batch, layers, trials, threads, "gram"),
-        (faster(20, *RIVALS),),
+        (faster(20, *RIVALS), beside(SAME)),
         threads,
         RIVALS,
     )
@@ -183,9 +186,11 @@ def _fresh(
     flops = _flops(width, batch, layers)
     contenders = [Contender(OURS, ours, flops * trials)]
     shape = (width, batch, layers)
-    makers = {"NumPy": _numpy_fresh}
+    makers: dict[str, Callable[..., Iterator[Run]]] = {"NumPy": _numpy_fresh}
     if peers.torch(threads) is not None:
         makers["torch"] = _torch_fresh
+        makers[SAME] = partial(_torch_fresh, statistics=True)
+        _check_statistics()
     if peers.jax() is not None:
         makers["JAX"] = _jax_fresh
     for label, make in makers.items():
@@ -273,30 +278,100 @@ def _numpy_fresh(width: int, batch: int, layers: int, chunk: int) -> Iterator[Ru
     yield run
 
 
-def _torch_fresh(width: int, batch: int, layers: int, chunk: int) -> Iterator[Run]:
+def _torch_fresh(
+    width: int, batch: int, layers: int, chunk: int, statistics: bool = False
+) -> Iterator[Run]:
     """normal_ in place, bmm (mm for one trial) into a buffer, ReLU in place."""
     torch = peers.find("torch")
     assert torch is not None
     std = math.sqrt(2 / width)
     w = torch.empty(chunk, width, width)
     buffers = [torch.empty(chunk, batch, width) for _ in range(2)]
+    scratch = torch.empty(chunk, batch, width)
 
     def run() -> Array:
+        kept = []
         with torch.no_grad():
             x, h = buffers
             x.normal_()
             for layer in range(layers):
                 if layer:
                     x, h = h.relu_(), x
+                    if statistics:
+                        kept.append(_torch_statistics(torch, x, scratch))
                 w.normal_(0.0, std)
                 if chunk == 1:
                     torch.mm(x[0], w[0].T, out=h[0])
                 else:
                     torch.bmm(x, w.transpose(1, 2), out=h)
-            energies: Array = h.square().mean(dim=(1, 2)).numpy()
+                if statistics:
+                    kept.append(_torch_statistics(torch, h, scratch))
+            if statistics:
+                kept.append(_torch_statistics(torch, h.relu(), scratch))
+                energies: Array = torch.stack(kept).numpy()[-2, 1]
+            else:
+                energies = h.square().mean(dim=(1, 2)).numpy()
         return energies
 
     yield run
+
+
+# What LayerStats has of a trial, in the order of the function below. Of ReLU, what is saturated
+# before it is what is zero after it, which is there already.
+_STATISTICS = (
+    "mean", "second_moment", "variance", "kurtosis", "batch_variance", "abs_max", "zero_fraction",
+    "nonfinite_fraction", "float16_overflow_fraction", "dead_fraction", "cosine",
+)  # fmt: skip
+
+
+def _torch_statistics(torch: Any, x: Any, scratch: Any) -> Any:
+    """Of x (trials, batch, units) what initcore keeps, (statistics, trials): reductions over the
+    batch first, one temporary of x's size, which is given, and no look for what is not finite
+    where the mean is."""
+    trials, batch, units = x.shape
+    of_units = x.mean(1)
+    mean = of_units.mean(1)
+    high, low = x.amax(1), x.amin(1)
+    abs_max = torch.maximum(high.amax(1), -low.amin(1))
+    torch.sub(x, mean[:, None, None], out=scratch).square_()
+    variance = scratch.mean((1, 2))
+    fourth = torch.linalg.vector_norm(scratch, dim=(1, 2)).square() / (batch * units)
+    between = (of_units - mean[:, None]).square().mean(1)
+    zeros = 1 - torch.count_nonzero(x, dim=(1, 2)) / (batch * units)
+    dead = ((high == 0) & (low == 0)).float().mean(1)
+    norms = torch.linalg.vector_norm(x, dim=2)
+    alive = norms > 0
+    scales = torch.where(alive, 1 / norms, 0.0)
+    rows = alive.sum(1)
+    sums = torch.bmm(scales[:, None], x).square().sum((1, 2))
+    cosine = (sums - rows) / (rows * (rows - 1))
+    nonfinite = overflows = torch.zeros(trials)
+    if not mean.isfinite().all():
+        nonfinite = (~x.isfinite()).float().mean((1, 2))
+    if not (abs_max < 65520).all():
+        overflows = (x.abs() >= 65520).float().mean((1, 2))
+    second_moment, kurtosis = variance + mean * mean, fourth / (variance * variance)
+    return torch.stack([
+        mean, second_moment, variance, kurtosis, variance - between, abs_max, zeros, nonfinite,
+        overflows, dead, cosine,
+    ])  # fmt: skip
+
+
+def _check_statistics() -> None:
+    """torch's against initcore's, before and after ReLU, with a dead unit and an overflow."""
+    torch = peers.find("torch")
+    assert torch is not None
+    generator = np.random.default_rng(0)
+    h = generator.standard_normal((2, 9, 33), np.float32)
+    h[:, :, 0], h[0, 0, 1] = -1, 7e4
+    _, layers = ic.chain(h, [np.eye(33, dtype=np.float32)], activation="relu", threads=1)
+    assert layers is not None
+    for x, found in ((h, layers.pre), (np.maximum(h, 0), layers.post)):
+        given = torch.from_numpy(x)
+        values = _torch_statistics(torch, given, torch.empty_like(given)).numpy()
+        for name, row in zip(_STATISTICS, values, strict=True):
+            close = np.allclose(row, getattr(found, name)[:, 0], rtol=1e-4, atol=1e-6)
+            require(close, f"torch: {name} is {row}, not {getattr(found, name)[:, 0]}")
 
 
 def _jax_fresh(width: int, batch: int, layers: int, chunk: int) -> Iterator[Run]:

@@ -128,10 +128,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Target:
-    """A limit on a comparison of ours with others: with the fastest of those that ran."""
+    """A limit on a comparison of ours with others: with the fastest of those that ran; without a
+    limit it is only shown."""
 
     kind: str
-    limit: float
+    limit: float | None
     against: tuple[str, ...]
 
     def measure(self, timings: Mapping[str, Timing]) -> float | None:
@@ -150,7 +151,9 @@ class Target:
         return min(values) if self.is_lower_limit else max(values)
 
     def is_met(self, value: float) -> bool:
-        """A NaN meets nothing."""
+        """A NaN meets nothing, and what has no limit is always met."""
+        if self.limit is None:
+            return True
         return value >= self.limit if self.is_lower_limit else value <= self.limit
 
     @property
@@ -162,12 +165,14 @@ class Target:
             case "share":
                 return f"{100 * value:.0f} %"
             case "extra":
-                milli = self.limit >= 1e-3
+                milli = self.limit is not None and self.limit >= 1e-3
                 return f"{value * (1e3 if milli else 1e6):.3g} {'ms' if milli else 'µs'}"
             case _:
                 return f"{value:.3g}×"
 
     def __str__(self) -> str:
+        if self.limit is None:
+            return f"beside {', '.join(self.against)}"
         sign = "≥" if self.is_lower_limit else "≤"
         prefix = "+ " if self.kind == "extra" else ""
         of = {"share": "of ", "time": "the time of ", "extra": "over "}.get(self.kind, "")
@@ -186,6 +191,11 @@ _COMPARISONS: dict[str, Callable[[float, float], float]] = {
 def faster(limit: float, *against: str) -> Target:
     """At least `limit` times as fast as the fastest of these."""
     return Target("faster", limit, against)
+
+
+def beside(*others: str) -> Target:
+    """How many times as fast as the fastest of these, whatever that is."""
+    return Target("faster", None, others)
 
 
 def share(limit: float, floor: str) -> Target:

@@ -66,7 +66,8 @@ def rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
         for target in case.targets if result.timings else ():
             value = target.measure(result.timings)
             measured = "–" if value is None else target.show(value)
-            verdict = "" if value is None else "met" if target.is_met(value) else "missed"
+            judged = value is not None and target.limit is not None
+            verdict = "" if not judged else "met" if target.is_met(value) else "missed"
             yield (*first, str(target), measured, f"{verdict} ⚠".strip() if unfair else verdict)
             first = ("", "", "", "", "")
 

@@ -23,6 +23,7 @@ from bench.measure import (
     Result,
     Settings,
     Timing,
+    beside,
     faster,
     run,
     share,
@@ -97,6 +98,13 @@ def test_a_target_is_the_median_of_ratios_against_the_fastest():
     assert faster(2, "absent").measure(timings) is None
     assert faster(3, "a").is_met(3.0)
     assert not faster(3, "a").is_met(math.nan)
+
+
+def test_a_ratio_without_a_limit_is_shown_and_not_judged():
+    timings = {OURS: Timing((1.0,), 1), "a": Timing((0.5,), 1)}
+    case = Case("name", "work", MS, list, (beside("a"),))
+    ((*_, target, measured, verdict),) = report.rows([Result(case, timings)])
+    assert (target, measured, verdict) == ("beside a", "0.5×", "")
 
 
 def test_a_contender_that_had_no_cpu_is_marked():

@@ -277,12 +277,13 @@ class Accumulator:
 
     def record(self) -> ExactRecord:
         """The record of all trials so far."""
-        sums = tuple(ExactSum(*values) for values in _core.default().exact_values(self._sums))
+        sums = tuple(map(ExactSum._make, _core.default().exact_values(self._sums)))
         return ExactRecord(
             sums, self._maxima, tuple(self._cross), tuple(map(_histogram, self._counts))
         )
 
 
 def _histogram(counts: Counter[float]) -> LogHistogram:
-    bins = sorted((int(k), count) for k, count in counts.items() if math.isfinite(k))
-    return LogHistogram(counts[-math.inf], counts[math.inf], tuple(bins))
+    dead, overflowed = counts.get(-math.inf, 0), counts.get(math.inf, 0)
+    bins = [(int(k), count) for k, count in counts.items() if -math.inf < k < math.inf]
+    return LogHistogram(dead, overflowed, tuple(sorted(bins)))
