@@ -24,10 +24,10 @@ from initcore.cli.common import (
     progress_bar,
     write_results_files,
 )
-from initcore.cli.tables import layer_table
 from initcore.experiments.chain import compare_inits
 from initcore.initializers import initializer
 from initcore.results.propagation import Comparison
+from initcore.results.text import text_table
 from initcore.specifications import split_top_level
 
 DEFAULT_WIDTH = 512
@@ -135,9 +135,14 @@ def _show(results: Comparison, quiet: bool) -> None:
     if not quiet:
         out.print(results.title)
         for result in results:
-            table = layer_table(result.label, result.layers, theory=result.theory)
-            out.print(table)
-            out.print()
+            out.print(Text(result.label, "bold"))
+            for caption, rows in result.tables():
+                out.print(text_table(caption, rows, ""), soft_wrap=True)
+                out.print()
+            notes = result.notes()
+            if notes:
+                out.print("\n".join(notes), soft_wrap=True)
+                out.print()
     for result in results:
         out.print(Text.assemble((result.label, "bold"), " ", result.verdict), soft_wrap=True)
 
