@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from initcore import _core, theory
+from initcore import _core, architecture, theory
 from initcore.activations import Activation, activation
 from initcore.experiments import engine
 from initcore.experiments.arguments import (
@@ -48,6 +48,7 @@ from initcore.structures import Moments
 T = TypeVar("T")
 ActivationLike = str | Activation
 InitializerLike = str | Initializer
+MultiplierLike = float | bool | str  # of a residual branch
 # (seed, trial, layer, shape) -> the weight
 WeightFunction = Callable[[int, int, int, tuple[int, int]], ArrayLike]
 
@@ -67,6 +68,8 @@ class ChainExperiment:
     activations: tuple[str, ...]
     inits: tuple[str | WeightFunction, ...]
     biases: tuple[str | None, ...]
+    norms: tuple[str | None, ...]
+    residuals: tuple[float | None, ...]  # multipliers of the branches
     batch: int
     dtype: str
     seed: int
@@ -85,6 +88,8 @@ class ChainExperiment:
             "init": _collapse(tuple(map(_name, self.inits))),
             "bias": _collapse(self.biases),
             "x": self.x,
+            "norm": _collapse(self.norms),
+            "residual": _collapse(self.residuals),
             "batch": self.batch,
             "correlation": self.correlation,
             "dtype": self.dtype,
@@ -197,6 +202,8 @@ class ChainExperiment:
             source("output_gradient", normal(), self.batch, self.widths[-1])
             if self.backward
             else None,
+            [0 if norm is None else architecture.NORMS[norm] for norm in self.norms],
+            self.residuals,
             common=source("input.common", normal(common), self.widths[0])
             if np.dtype(self.dtype).type(common)  # that of 1e-99 is nothing in float32
             else None,
@@ -317,6 +324,8 @@ def propagate(
     x: ArrayLike | None = None,
     batch: int | None = None,
     correlation: float = 0.0,
+    norm: str | Sequence[str | None] | None = None,
+    residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
     trials: int | range = 100,
     rtol: float | None = None,
     seed: int = 0,
@@ -330,7 +339,7 @@ def propagate(
     """Send inputs through chains of freshly drawn layers, and measure every layer.
 
     A trial draws all weights and, unless ``x`` is given, a batch of standard normal inputs; a layer
-    is h = x Wᵀ + b, then x = φ(h).
+    is h = norm(x) Wᵀ + b, then x ← φ(h) or, with ``residual=m``, x ← x + m φ(h).
 
     Parameters
     ----------
@@ -354,6 +363,14 @@ def propagate(
         Of any two drawn inputs, from 0 to 1: x_b = √(1 − c) own_b + √c common, own_b the stream
         ``input`` and common, one row a trial, the stream ``input.common``. Below −1/(batch − 1) no
         inputs have it, and between that and 0 no common row makes it.
+    norm
+        What the weights see of each input x (a row of the batch): None, x itself; "rms",
+        x/√mean x²; "layer", (x − mean x)/√mean (x − mean x)²; or a list of L. There is no gain,
+        bias or epsilon: a row whose root is 0 becomes zeros, and no gradient passes it.
+    residual
+        None, or the multiplier m of the branch that is added to x: a number, True for 1,
+        "1/sqrt(L)", or 0, as ReZero starts, where x passes bit for bit; or a list of L. Such a
+        layer is as wide as its input, and its x, in ``post`` and ``grad_post``, is the sum.
     trials
         How many, or a range with step 1: ``range(200, 400)`` continues a run of 200, whose result
         it can be added to.
@@ -386,7 +403,20 @@ def propagate(
     Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
     """
     experiment = _experiment(
-        widths, activation, init, bias, last, x, batch, correlation, seed, dtype, backward, method
+        widths,
+        activation,
+        init,
+        bias,
+        last,
+        norm,
+        residual,
+        x,
+        batch,
+        correlation,
+        seed,
+        dtype,
+        backward,
+        method,
     )
     return _propagate(experiment, trial_range(trials), _relative(rtol), threads, executor, progress)
 
@@ -401,6 +431,8 @@ def compare_inits(
     x: ArrayLike | None = None,
     batch: int | None = None,
     correlation: float = 0.0,
+    norm: str | Sequence[str | None] | None = None,
+    residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
     trials: int | range = 100,
     rtol: float | None = None,
     seed: int = 0,
@@ -421,8 +453,8 @@ def compare_inits(
         raise refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
         _experiment(
-            widths, activation, init, bias, last, x, batch, correlation, seed, dtype, backward,
-            method,
+            widths, activation, init, bias, last, norm, residual, x, batch, correlation, seed,
+            dtype, backward, method,
         )
         for init in inits
     ]  # fmt: skip
@@ -457,6 +489,8 @@ def _propagate(
         activation=list(experiment.activations),
         init=list(experiment.inits),
         bias=None if set(experiment.biases) == {None} else list(experiment.biases),
+        norm=list(experiment.norms),
+        residual=list(experiment.residuals),
         x=experiment.x,
         batch=experiment.batch,
         correlation=experiment.correlation,
@@ -558,6 +592,9 @@ def _law(init: str | WeightFunction, shape: tuple[int, ...], **fans: int) -> Law
 
 def _check_gaussian(experiment: ChainExperiment) -> None:
     """ValueError where "gram" would not have the law of the weights and biases."""
+    for name, entries in (("norm", experiment.norms), ("residual", experiment.residuals)):
+        if set(entries) != {None}:
+            raise ValueError(f"{name} must be None for method='gram': use method='dense'")
     layers = zip(pairwise(experiment.widths), experiment.inits, experiment.biases, strict=True)
     checked = set()  # most layers are alike
     for layer, kind in enumerate(layers):
@@ -668,6 +705,8 @@ def _experiment(
     init: Any,
     bias: Any,
     last: Any,
+    norm: Any,
+    residual: Any,
     x: Any,
     batch: Any,
     correlation: Any,
@@ -696,6 +735,8 @@ def _experiment(
         activations,
         _each("init", init, n_layers, _init),
         _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
+        _each("norm", norm, n_layers, architecture.norm),
+        _each("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),
         batch,
         dtype,
         check_seed(seed),
@@ -704,9 +745,10 @@ def _experiment(
         inputs,
         _correlation(correlation, x),
     )
+    architecture.check_residuals(experiment.residuals, sizes)
     if experiment.method == "gram":
         _check_gaussian(experiment)
-    features = 2 * sum(sizes) + 3 * max(sizes) if backward else 2 * max(sizes)
+    features = 2 * sum(sizes) + 4 * max(sizes) if backward else 3 * max(sizes)
     if experiment.method == "gram":  # Gram matrices and factors
         features += (experiment.batch + 16) * (n_layers + 9)
     panels = 8 * (experiment.batch + 16) * (features + 34 * len(sizes))

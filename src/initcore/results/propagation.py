@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from initcore import architecture
 from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
@@ -49,6 +50,7 @@ from initcore.results.text import (
     text_table,
     wrapped,
 )
+from initcore.specifications import finite_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -189,9 +191,9 @@ class Propagation(MonteCarlo):
     """What random chains did to their inputs, over trials.
 
     spec
-        what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
-        (one, or a list of L), x (None, or a read-only array (batch, n_0) of the dtype), batch,
-        correlation, dtype, backward, method.
+        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias,
+        norm and residual (one, or a list of L), x (None, or a read-only array (batch, n_0) of the
+        dtype), batch, correlation, dtype, backward, method.
         ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
         the seed of all streams; how trials were drawn ("dense": every weight, "gram": none).
@@ -247,6 +249,12 @@ class Propagation(MonteCarlo):
     def n_layers(self) -> int:
         """The number of layers, L."""
         return len(self.spec["widths"]) - 1
+
+    @property
+    def input_second_moment(self) -> float:
+        """E[x²] of the inputs: of given ones, or 1, which drawn ones have on average."""
+        x = self.spec["x"]
+        return 1.0 if x is None else float(np.mean(np.square(x, dtype=np.float64)))
 
     @cached_property
     def pre(self) -> LayerStats:
@@ -483,7 +491,8 @@ class Propagation(MonteCarlo):
         """What would hold: the scale, where scaling the weights scales every layer in proportion;
         else the gains that hold a layer at E[h²] = 1, forward and backward."""
         hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
-        if self.spec["bias"] is not None or not hidden:
+        added = (self.spec[name] for name in ("bias", "norm", "residual"))
+        if any(one is not None for one in added) or not hidden:
             return ""
         # What would hold is read off the theory, and only where the measurement bears it out: a
         # narrow, deep chain whose units die is not cured by a scale.
@@ -533,7 +542,7 @@ class Propagation(MonteCarlo):
     def tables(self) -> list[tuple[str, list[list[str]]]]:
         """Headings and rows as text, each table with its caption: forward, and backward if there
         was a backward pass."""
-        tables = [("", layer_table(self.layers, self.theory))]
+        tables = [("", layer_table(self.layers, self.theory, scale=self.input_second_moment))]
         if self._back:
             rows = gradient_table(self.layers, self.theory)
             tables.append(("backward, from a standard normal gradient by the last x:", rows))
@@ -698,16 +707,30 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         raise ValueError(f"method {spec['method']!r}")
     if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
         raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
-    for name, parse in (("activation", activation), ("init", initializer), ("bias", initializer)):
+    for name, parse in (
+        ("activation", activation),
+        ("init", initializer),
+        ("bias", initializer),
+        ("norm", architecture.norm),
+        ("residual", _saved_multiplier),
+    ):
         entries = spec[name]
         listed = isinstance(entries, list | tuple)
         if listed and len(entries) != len(widths) - 1:
             raise ValueError(f"{len(entries)} entries of {name}")
         for entry in entries if listed else (entries,):
-            if not (entry is None and name == "bias") and not (
-                name == "init" and isinstance(entry, str) and is_function_name(entry)
-            ):
+            if entry is None and name in ("bias", "norm", "residual"):
+                continue
+            if not (name == "init" and isinstance(entry, str) and is_function_name(entry)):
                 parse(entry)
+    multipliers = [_per_layer(spec["residual"], layer) for layer in range(len(widths) - 1)]
+    architecture.check_residuals(multipliers, widths)
+
+
+def _saved_multiplier(value: Any) -> float:
+    if type(value) is not float:
+        raise ValueError(f"residual {value!r}")
+    return finite_number("residual", value)
 
 
 def _log_ratio_se(a: ExactSum, b: ExactSum, products: int | None) -> float:
@@ -780,7 +803,8 @@ def _setting(result: Propagation, *others: Propagation) -> str:
     spec, widths = result.spec, result.spec["widths"]
     size = f"{widths[0]} wide" if len(set(widths)) == 1 else "widths " + ", ".join(map(str, widths))
     layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
-    bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
+    given = ((name, spec[name]) for name in ("bias", "norm", "residual"))
+    added = "".join(f", {name} {_listed(value)}" for name, value in given if value is not None)
     least, *_, most = sorted([one.n_trials for one in (result, result, *others)])
     trials = "1 trial" if most == 1 else f"{most} trials"
     if least < most:
@@ -790,6 +814,6 @@ def _setting(result: Propagation, *others: Propagation) -> str:
     if spec["correlation"]:
         batch += f", correlation {spec['correlation']:.4g}"
     return (
-        f"{layers}, {size}, {_listed(spec['activation'])}{bias}, {batch}, "
+        f"{layers}, {size}, {_listed(spec['activation'])}{added}, {batch}, "
         f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from initcore import architecture
 from initcore.initializers import Initializer, initializer
 from initcore.kernels.chain import moments
 from initcore.laws import Constant, Law
@@ -21,7 +22,6 @@ from initcore.structures import Moments
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 
 T = TypeVar("T")
-NORMS = ("rms", "layer")
 _UNKNOWN = Constant(math.nan)
 
 
@@ -69,7 +69,7 @@ def predict(
     bias: str | Initializer | Sequence[str | Initializer | None] | None = None,
     last: Phi | None = None,
     norm: str | Sequence[str | None] | None = None,
-    residual: float | bool | Sequence[float | bool | None] | None = None,
+    residual: float | bool | str | Sequence[float | bool | str | None] | None = None,
     x: npt.ArrayLike | None = None,
     batch: int = 32,
     correlation: float = 0.0,
@@ -104,8 +104,8 @@ def predict(
     norm
         None, ``"rms"`` or ``"layer"`` (without gain and bias); or a list of L.
     residual
-        None, the multiplier m of the branch, True for 1; or a list of L. Such a layer is as wide
-        as its input.
+        None, or the multiplier m of the branch: a number, True for 1, or ``"1/sqrt(L)"``; or a
+        list of L. Such a layer is as wide as its input.
     x
         The inputs (batch, n_0), if they are known: their mean, second moment and mean cosine are
         where the prediction starts from, as if all rows had these. Without it they have mean 0.
@@ -290,17 +290,14 @@ def _layers(
             _per_layer(
                 "bias", bias, n_layers, lambda one: None if one is None else initializer(one)
             ),
-            _per_layer("norm", norm, n_layers, _norm),
-            _per_layer("residual", residual, n_layers, _multiplier),
+            _per_layer("norm", norm, n_layers, architecture.norm),
+            _per_layer(
+                "residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)
+            ),
             strict=True,
         )
     ]
-    for index, layer in enumerate(layers):
-        if layer.residual is not None and layer.n_in != layer.n_out:
-            raise ValueError(
-                f"residual: layer {index} adds its input to its output, which needs equal widths; "
-                f"got {layer.n_in} and {layer.n_out}"
-            )
+    architecture.check_residuals([layer.residual for layer in layers], sizes)
     return layers
 
 
@@ -320,16 +317,3 @@ def _weight(init: Any) -> Initializer | None:
     if callable(init) and not isinstance(init, Initializer):
         return None
     return initializer(init)
-
-
-def _norm(value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and value in NORMS):
-        return value
-    kind = ValueError if isinstance(value, str) else TypeError
-    raise kind(f"norm must be None or one of {', '.join(NORMS)}, got {value!r}")
-
-
-def _multiplier(value: Any) -> float | None:
-    if value is None or value is False:
-        return None
-    return 1.0 if value is True else finite_number("residual", value)
