@@ -355,6 +355,33 @@ class TestFunctions:
         )
         assert result.post.second_moment == pytest.approx([1] * 8, rel=1e-5)
 
+    @pytest.mark.parametrize("name", ["orthogonal", "sparse(0.5)", "identity"])
+    def test_structures_are_drawn_whole(self, name):
+        """Initializers without a law an entry: their weights are those of their stream."""
+        chain = {"widths": [12, 12, 12], "trials": 4, "seed": 3, "threads": 2, "backward": True}
+        result = ic.propagate(**chain, init=name)
+
+        def draw(seed, trial, layer, shape):
+            init = ic.initializer(name)
+            return init(shape, seed=seed, name=f"layers.{layer}.weight", trial=trial)
+
+        assert same_measurements(result, ic.propagate(**chain, init=draw))
+        assert same_bits(result.weights(2, 1), draw(3, 2, 1, (12, 12)))
+        again = ic.propagate(**result.spec, seed=3, trials=4)
+        assert again.equals(result)
+        with pytest.raises(ValueError, match="init of layer 0 must be normal"):
+            ic.propagate([4, 4], init=name, method="gram")
+
+    def test_theory_of_orthogonal_layers_is_that_of_normal_ones(self):
+        chain = {"widths": [200] * 4, "activation": "tanh", "batch": 8, "trials": 30}
+        result = ic.propagate(**chain, init="orthogonal(gain=1.2)", backward=True)
+        for side in ("pre", "post", "grad_pre"):
+            measured, predicted = getattr(result, side), getattr(result.theory, side)
+            apart = np.abs(measured.second_moment - predicted.second_moment)
+            assert np.all(apart <= 5 * measured.se.second_moment + 0.01)
+        identity = ic.propagate([5, 5], init="identity", trials=2)
+        assert np.isnan(identity.theory.pre.second_moment).all()
+
     def test_executors(self):
         here = ic.propagate(**self.CHAIN, init=kaiming)
         with ThreadPoolExecutor(2) as executor:
@@ -392,3 +419,18 @@ class TestFunctions:
     def test_gram_has_no_weights_to_give(self):
         with pytest.raises(ValueError, match=r"init of layer 1 must be normal.*kaiming: use meth"):
             ic.propagate([3, 4, 4], init=["normal(1)", kaiming], method="gram", trials=10**15)
+
+
+@pytest.mark.parametrize("sizes", [(1, [1, 1]), (7, [65, 7, 1]), (65, [1, 65, 7]), (1, [7, 65])])
+@pytest.mark.parametrize("method", ["dense", "gram"])
+def test_all_of_it_at_all_sizes(rng, sizes, method):
+    """Correlated or own inputs, both ways, at the edges of a vector and of a panel."""
+    batch, widths = sizes
+    shared = {"method": method, "backward": True, "bias": "normal(0.1)", "trials": 20, "rtol": 0.4}
+    x = rng.normal(size=(batch, widths[0]))
+    for change in ({"correlation": 0.5, "batch": batch}, {"correlation": 1e-300}, {"x": x}):
+        result = ic.propagate(widths, **shared, **change)
+        for side in (result.pre, result.post, result.grad_pre, result.grad_weight):
+            assert np.isfinite(side.second_moment).all()
+        assert result.n_trials in (8, 16, 20)
+        assert ic.propagate(**{**result.spec, **shared}, threads=3).equals(result)

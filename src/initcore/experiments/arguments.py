@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 import numpy as np
 
 from initcore.experiments.engine import Progress
+from initcore.specifications import finite_number
 
 
 def refused(argument: str, value: object, accepted: str, is_value: bool = False) -> Exception:
@@ -19,14 +20,26 @@ def refused(argument: str, value: object, accepted: str, is_value: bool = False)
 def positive(argument: str, value: object, below: int = 2**32) -> int:
     """A positive integer as an int; TypeError or ValueError for others."""
     accepted = "a positive integer"
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise refused(argument, value, accepted)
-    integer = operator.index(value)
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        integer = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise refused(argument, value, accepted) from None
     if integer >= below:
         accepted += f" below 2**{below.bit_length() - 1}"
     if not 1 <= integer < below:
         raise refused(argument, value, accepted, is_value=True)
     return integer
+
+
+def number(argument: str, value: object, accepted: str) -> float:
+    """A finite number as a float; TypeError or ValueError, saying what is accepted, for others."""
+    try:
+        return finite_number(argument, value)
+    except (TypeError, ValueError) as error:
+        is_value = isinstance(error, ValueError)
+        raise refused(argument, value, accepted, is_value) from None
 
 
 def flag(argument: str, value: object) -> bool:
@@ -41,7 +54,7 @@ def trial_range(trials: int | range) -> range:
     if not isinstance(trials, range):
         return range(positive("trials", trials, 2**63))
     if trials.step != 1 or trials.start < 0 or trials.stop >= 2**63 or not trials:
-        accepted = "a range of one or more trials with step 1 and start ≥ 0"
+        accepted = "a range of one or more trials with step 1, from 0 up to below 2**63"
         raise refused("trials", trials, accepted, is_value=True)
     return trials
 

@@ -7,8 +7,9 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from initcore.experiments import engine
 from initcore.experiments.arguments import (
     check_running,
     flag,
+    number,
     positive,
     progress_part,
     refused,
@@ -40,8 +42,8 @@ from initcore.results.propagation import (
     settled,
 )
 from initcore.results.records import frozen
-from initcore.specifications import finite_number
 from initcore.streams import check_seed, resolve_threads, stream_id
+from initcore.structures import Moments
 
 T = TypeVar("T")
 ActivationLike = str | Activation
@@ -100,13 +102,31 @@ class ChainExperiment:
         """What draws weights but is no initializer."""
         return tuple(init for init in self.inits if not isinstance(init, str))
 
-    def given_weight(self, trial: int, layer: int) -> NDArray[Any]:
-        """What the function of a layer gives for its weight, checked, in the dtype."""
-        function = self.inits[layer]
-        assert not isinstance(function, str)
-        n_in, n_out = self.widths[layer : layer + 2]
+    @cached_property
+    def whole(self) -> tuple[bool, ...]:
+        """Of each layer, whether its weight is drawn whole: by a function, or as a structure."""
+
+        @cache  # most layers are alike
+        def is_structure(init: str, n_in: int, n_out: int) -> bool:
+            return isinstance(initializer(init).laws((n_out, n_in))[0], Moments)
+
+        found = []
+        for layer, (init, pair) in enumerate(zip(self.inits, pairwise(self.widths), strict=True)):
+            with _named(f"init of layer {layer}"):
+                found.append(not isinstance(init, str) or is_structure(init, *pair))
+        return tuple(found)
+
+    def whole_weight(self, trial: int, layer: int) -> NDArray[Any]:
+        """The weight of a layer that is drawn whole, in the dtype; of a function, checked."""
+        init, (n_in, n_out) = self.inits[layer], self.widths[layer : layer + 2]
+        if isinstance(init, str):
+            name = f"layers.{layer}.weight"
+            drawn: NDArray[Any] = initializer(init)(
+                (n_out, n_in), seed=self.seed, name=name, trial=trial, dtype=self.dtype, threads=1
+            )
+            return drawn
         what = f"what init gave for layer {layer} in trial {trial}"
-        array = check_array(what, function(self.seed, trial, layer, (n_out, n_in)))
+        array = check_array(what, init(self.seed, trial, layer, (n_out, n_in)))
         if array.shape != (n_out, n_in):
             raise ValueError(f"{what} has shape {array.shape}: {(n_out, n_in)} is accepted")
         return contiguous(array, np.dtype(self.dtype))
@@ -136,10 +156,11 @@ class ChainExperiment:
     def chain(self, trial: int | None = None) -> _core.Chain:
         """What the kernels run. By "gram", a weight's stream is that of what is drawn instead.
 
-        It is that of all trials, but where functions give weights: those are a trial's, or zeros.
+        It is that of all trials, but where weights are drawn whole: those are a trial's, or zeros.
         """
         weight = "gram" if self.method == "gram" else "weight"
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        common = math.sqrt(self.correlation)
 
         @cache  # most layers are alike
         def law(init: InitializerLike, *shape: int, **fans: int) -> tuple[Any, ...]:
@@ -148,13 +169,21 @@ class ChainExperiment:
         def source(name: str, init: InitializerLike, *shape: int, **fans: int) -> _core.Source:
             return stream_id(name), *law(init, *shape, **fans)
 
+        def bias_source(layer: int, n_in: int, n_out: int) -> _core.Source | None:
+            init = self.biases[layer]
+            if init is None:
+                return None
+            with _named(f"bias of layer {layer}"):
+                return source(f"layers.{layer}.bias", init, n_out, fan_in=n_in, fan_out=n_out)
+
         def weight_source(layer: int, n_in: int, n_out: int) -> _core.Source:
             init = self.inits[layer]
-            if isinstance(init, str):
-                return source(f"layers.{layer}.{weight}", init, n_out, n_in)
+            if isinstance(init, str) and not self.whole[layer]:
+                with _named(f"init of layer {layer}"):
+                    return source(f"layers.{layer}.{weight}", init, n_out, n_in)
             if trial is None:
                 return np.broadcast_to(np.zeros((), self.dtype), (n_out, n_in))
-            return self.given_weight(trial, layer)
+            return self.whole_weight(trial, layer)
 
         return _core.Chain(
             self.dtype,
@@ -169,19 +198,14 @@ class ChainExperiment:
             if self.x is None
             else self.x,
             [weight_source(layer, *pair) for layer, pair in enumerate(pairs)],
-            [
-                None
-                if init is None
-                else source(f"layers.{layer}.bias", init, n_out, fan_in=n_in, fan_out=n_out)
-                for layer, (init, (n_in, n_out)) in enumerate(zip(self.biases, pairs, strict=True))
-            ],
+            [bias_source(layer, *pair) for layer, pair in enumerate(pairs)],
             source("output_gradient", normal(), self.batch, self.widths[-1])
             if self.backward
             else None,
             [0 if norm is None else architecture.NORMS[norm] for norm in self.norms],
             self.residuals,
-            common=source("input.common", normal(math.sqrt(self.correlation)), self.widths[0])
-            if self.correlation
+            common=source("input.common", normal(common), self.widths[0])
+            if np.dtype(self.dtype).type(common)  # that of 1e-99 is nothing in float32
             else None,
         )
 
@@ -208,7 +232,7 @@ class ChainWorker:
         states = np.zeros((n_trials, n_layers, 2, _core.MOMENTS))
         gradients = np.zeros((n_trials, n_layers, 3, _core.MOMENTS)) if backward else None
         inputs = np.zeros((n_trials, _core.MOMENTS))
-        if self._experiment.functions:
+        if any(self._experiment.whole):
             finished = all(
                 not cancel[0]
                 and self._run(
@@ -488,7 +512,7 @@ def _propagate(
         trials=(held,),
         record=record,
         theory=predicted,
-        given_weight=experiment.given_weight if experiment.functions else None,
+        given_weight=experiment.whole_weight if experiment.functions else None,
     )
 
 
@@ -532,9 +556,9 @@ def _relative(rtol: Any) -> float | None:
     """A positive number, or None."""
     if rtol is None:
         return None
-    value = finite_number("rtol", rtol)
+    value = number("rtol", rtol, accepted := "a positive number or None")
     if value <= 0:
-        raise refused("rtol", rtol, "a positive number or None", is_value=True)
+        raise refused("rtol", rtol, accepted, is_value=True)
     return value
 
 
@@ -550,10 +574,10 @@ def _dtype(dtype: DTypeLike) -> str:
 
 
 def _method(method: object) -> str:
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         accepted = " or ".join(map(repr, METHODS))
         raise refused("method", method, accepted, is_value=isinstance(method, str))
-    return str(method)
+    return method
 
 
 def _law(init: str | WeightFunction, shape: tuple[int, ...], **fans: int) -> Law | None:
@@ -632,11 +656,18 @@ def _check_sendable(experiment: ChainExperiment, error: Exception) -> None:
                 ) from error
 
 
-def _parsed(argument: str, value: Any, parse: Callable[[Any], T]) -> T:
+@contextmanager
+def _named(argument: str) -> Iterator[None]:
+    """Errors of what is checked in here say of which argument."""
     try:
-        return parse(value)
+        yield
     except (ValueError, TypeError) as error:
         raise type(error)(f"{argument}: {error}") from error
+
+
+def _parsed(argument: str, value: Any, parse: Callable[[Any], T]) -> T:
+    with _named(argument):
+        return parse(value)
 
 
 def _collapse(entries: tuple[Any, ...]) -> Any:
@@ -659,9 +690,9 @@ def _inputs(x: Any, n_in: int, batch: Any, dtype: str) -> tuple[NDArray[Any] | N
 
 def _correlation(correlation: Any, x: Any) -> float:
     """From 0 to 1, and 0 where the inputs are given."""
-    value = finite_number("correlation", correlation)
+    accepted = "a number from 0 to 1 (√c common + √(1 − c) own has no other)"
+    value = number("correlation", correlation, accepted)
     if not 0 <= value <= 1:
-        accepted = "from 0 to 1 (√c common + √(1 − c) own has no other)"
         raise refused("correlation", correlation, accepted, is_value=True)
     if value and x is not None:
         raise refused("correlation", correlation, "left out where x is given", is_value=True)
@@ -685,10 +716,13 @@ def _experiment(
     method: Any,
 ) -> ChainExperiment:
     """The arguments of ``propagate``, checked, in their plainest form."""
-    if isinstance(widths, str) or not hasattr(widths, "__len__"):
-        raise refused("widths", widths, "a sequence of two or more positive integers")
+    accepted = "a sequence of two or more positive integers"
+    if isinstance(widths, np.ndarray) and widths.ndim != 1:
+        raise refused("widths", widths, accepted, is_value=True)
+    if not isinstance(widths, Sequence | np.ndarray) or isinstance(widths, str | bytes):
+        raise refused("widths", widths, accepted)
     if len(widths) < 2:
-        raise refused("widths", widths, "two or more positive integers", is_value=True)
+        raise refused("widths", widths, accepted, is_value=True)
     sizes = tuple(positive(f"widths[{i}]", width) for i, width in enumerate(widths))
     n_layers = len(sizes) - 1
     activations = _each("activation", phi, n_layers, lambda entry: str(activation(entry)))

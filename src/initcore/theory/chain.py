@@ -18,6 +18,7 @@ from initcore.kernels.chain import moments
 from initcore.laws import Constant, Law
 from initcore.results.layers import ChainLayers, LayerStats
 from initcore.specifications import finite_number, integer, non_negative_number
+from initcore.structures import Moments
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 
 T = TypeVar("T")
@@ -43,8 +44,8 @@ class _Layer(NamedTuple):
     n_in: int
     n_out: int
     phi: Nonlinearity
-    weight: Law
-    bias: Law
+    weight: Law | Moments
+    bias: Law | Moments
     norm: str | None
     residual: float | None  # the multiplier of the branch
 
@@ -261,10 +262,15 @@ def _layers(
     known = {key: parsed(phi) for key, phi in dict(zip(keys, phis, strict=True)).items()}
 
     @cache  # most layers are alike
-    def law(init: Initializer | None, shape: tuple[int, ...], n_in: int, n_out: int) -> Law:
+    def law(
+        init: Initializer | None, shape: tuple[int, ...], n_in: int, n_out: int
+    ) -> Law | Moments:
         if init is None:
             return Constant(0.0)
-        return init.law(shape, fan_in=n_in, fan_out=n_out)
+        fans = {"fan_in": n_in, "fan_out": n_out}
+        what = init.laws(shape, **fans)[0]
+        # A structure whose entries have mean 0, orthogonal above all, has the same wide limit.
+        return what if isinstance(what, Moments) else init.law(shape, **fans)
 
     layers = [
         _Layer(
