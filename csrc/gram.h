@@ -309,8 +309,8 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
       R(gram_draw)(k, c, plan, layer->weight.stream + trial, o, rows, slab);
       R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, out,
                        block_panel);
-      R(chain_finish)(layer, 0, out, out, slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel,
-                      rows, batch, found, NULL);
+      R(chain_finish)(layer, 0, out, NULL, out, slope ? slope + 16 * o : NULL,
+                      (ptrdiff_t)block_panel, rows, batch, found, NULL);
       if (l + 1 < n_layers) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
     }
   }
@@ -328,8 +328,8 @@ static void R(gram_finish)(const ic_chain *c, const R(gram_layout) * plan, size_
   const ic_layer *below = c->layers + (l - 1);
   real *slope = R(gram_state)(c, plan, base, l) + (REALS(slopes) - REALS(states));
   real *dx = R(gram_gradient)(plan, base, l) + 16 * first;
-  R(chain_finish)(below, 1, dx, dx, slope + 16 * first, (ptrdiff_t)R(chain_panel)(below->n_out),
-                  count, c->batch, moments, NULL);
+  R(chain_finish)(below, 1, dx, NULL, dx, slope + 16 * first,
+                  (ptrdiff_t)R(chain_panel)(below->n_out), count, c->batch, moments, NULL);
 }
 
 /* Q of n columns, the inputs x in panels: column j of [sigma X, beta 1] by substitution. */

@@ -63,14 +63,18 @@ typedef struct {
   uint64_t stream;      /* of trial 0; trial t draws from stream + t */
 } ic_source;
 
-/* x <- phi(x W' + b), x (batch, n_in), W (n_out, n_in), b (n_out). */
+/* x <- phi(h) or, with `residual`, x + m phi(h); h = x^ W' + b, x^ (batch, n_in) the norm of x (see
+ * norm.h), W (n_out, n_in), b (n_out). */
+enum { IC_NO_NORM, IC_RMS_NORM, IC_LAYER_NORM };
 typedef struct {
-  size_t n_in, n_out;
+  size_t n_in, n_out;     /* equal with `residual`, positive with a norm */
   ic_source weight, bias;
   int has_bias;
   int activation;
   double parameter;  /* slope of leaky_relu, alpha of elu */
   double saturation; /* |phi'| below this counts as saturated; NaN: not counted */
+  int norm, residual;
+  double multiplier; /* m, which is 0 exactly: x <- x, whatever phi(h) is */
 } ic_layer;
 
 typedef struct {
@@ -176,15 +180,17 @@ struct ic_kernels {
   size_t (*chain_workspace_f32)(const ic_chain *);
   size_t (*chain_workspace_f64)(const ic_chain *);
   /* One trial in pieces, for several threads: chain_input; then of each layer, before the next,
-   * chain_columns over ranges of its outputs that cover them, and chain_merge into the zeroed
-   * moments (2) of the layer. `shared` is the trial's workspace, `own` the thread's, perhaps the
-   * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics; then
+   * chain_norm, chain_columns over ranges of its outputs that cover them, and chain_merge into the
+   * zeroed moments (2) of the layer. `shared` is the trial's workspace, `own` the thread's, perhaps
+   * the same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics; then
    * chain_cosines into the same moments, before the next layer.
    * chain_merge: units (n, states) of `batch` values each, parts (n_parts, states). */
   void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
                           ic_moments *, void *shared);
   void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
                           ic_moments *, void *shared);
+  void (*chain_norm_f32)(const ic_chain *, size_t layer, void *shared);
+  void (*chain_norm_f64)(const ic_chain *, size_t layer, void *shared);
   int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, size_t layer,
                            size_t first, size_t last, ic_unit *units, ic_moments *part, float *y,
                            void *shared, void *own, const volatile int32_t *cancel);
@@ -212,8 +218,10 @@ struct ic_kernels {
    * (2) of the last layer's activation and pre-activation; then of each layer, from the last one,
    * chain_backward_columns over ranges of its inputs that cover them, and chain_merge twice: units
    * (n_in, 2) and parts (2) into the two of the layer below, and weight_units (n_in), each of n_out
-   * values, into the weight's; and chain_cosines after chain_output_gradient and into the two of
-   * each layer below. NULL for no statistics; layer 0 has no layer below. */
+   * values, into the weight's; then chain_norm_backward, which does in a layer with a norm all that
+   * concerns the layer below, units and parts meaning nothing; and chain_cosines after
+   * chain_output_gradient and into the two of each layer below. NULL for no statistics; layer 0 has
+   * no layer below. */
   void (*chain_output_gradient_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
                                     ic_moments *, const ic_gradients *, void *shared, void *own);
   void (*chain_output_gradient_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
@@ -226,6 +234,10 @@ struct ic_kernels {
                                     size_t layer, size_t first, size_t last, ic_unit *units,
                                     ic_unit *weight_units, ic_moments *part, const ic_gradients *,
                                     void *shared, void *own, const volatile int32_t *cancel);
+  void (*chain_norm_backward_f32)(const ic_chain *, size_t layer, ic_moments *,
+                                  const ic_gradients *, void *shared);
+  void (*chain_norm_backward_f64)(const ic_chain *, size_t layer, ic_moments *,
+                                  const ic_gradients *, void *shared);
   /* One trial of a chain with Gaussian weights, none of them drawn: those of layer l are normal of
    * mean 0, and weight.stream and gradient_streams[l] are what it draws from instead; biases are
    * normal or constant. moments and gradients as of chain_backward, gradients (which may be NULL)

@@ -38,6 +38,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "activations.h"
 #include "moments.h"
 #include "matmul.h"
+#include "norm.h"
 #include "chain.h"
 #include "backward.h"
 #include "gram.h"
@@ -48,6 +49,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "activations.h"
 #include "moments.h"
 #include "matmul.h"
+#include "norm.h"
 #include "chain.h"
 #include "backward.h"
 #include "gram.h"
@@ -69,6 +71,8 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->chain_workspace_f64 = chain_workspace_f64;
   k->chain_input_f32 = chain_input_f32;
   k->chain_input_f64 = chain_input_f64;
+  k->chain_norm_f32 = chain_norm_f32;
+  k->chain_norm_f64 = chain_norm_f64;
   k->chain_columns_f32 = chain_columns_f32;
   k->chain_columns_f64 = chain_columns_f64;
   k->chain_merge = chain_merge;
@@ -80,6 +84,8 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->chain_output_gradient_f64 = chain_output_gradient_f64;
   k->chain_backward_columns_f32 = chain_backward_columns_f32;
   k->chain_backward_columns_f64 = chain_backward_columns_f64;
+  k->chain_norm_backward_f32 = chain_norm_backward_f32;
+  k->chain_norm_backward_f64 = chain_norm_backward_f64;
   k->gram_f32 = gram_f32;
   k->gram_f64 = gram_f64;
   k->gram_workspace_f32 = gram_workspace_f32;

@@ -35,7 +35,7 @@ class TestKernel:
         weights = [np.eye(n, dtype=dtype)]
         spec = (
             dtype.name, 3, batch, [n, n], layer_codes(["linear"]), self.OWN, weights, [None], None,
-            self.COMMON,
+            None, None, self.COMMON,
         )  # fmt: skip
         for kernels in every_isa:
             _, y = run_chain(kernels, spec, trial=5, y_shape=(batch, n))
@@ -46,7 +46,7 @@ class TestKernel:
         weights = [normal_source("w", 0.1)]
         spec = (
             dtype.name, 3, batch, [n, 2], layer_codes(["linear"]), self.OWN, weights, [None], None,
-            self.COMMON,
+            None, None, self.COMMON,
         )  # fmt: skip
         for kernels in every_isa:
             built = _core.Chain(*spec)

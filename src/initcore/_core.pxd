@@ -34,6 +34,8 @@ cdef extern from "initcore.h" nogil:
         ic_source weight, bias
         int has_bias, activation
         double parameter, saturation
+        int norm, residual
+        double multiplier
 
     ctypedef struct ic_chain:
         uint64_t seed
@@ -78,6 +80,8 @@ cdef extern from "initcore.h" nogil:
         const int64_t *k_begin
         const int64_t *k_users
 
+    enum: IC_RMS_NORM
+    enum: IC_LAYER_NORM
     enum: IC_ROW_STATISTICS
     enum: IC_KEYS, IC_ATTENTION_STATISTICS
     enum: IC_BY_SCALE, IC_LOGIT_SQUARES, IC_GRADIENT_SUMS
@@ -112,6 +116,8 @@ cdef extern from "initcore.h" nogil:
                                 void *) noexcept nogil
         void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
                                 void *) noexcept nogil
+        void (*chain_norm_f32)(const ic_chain *, size_t, void *) noexcept nogil
+        void (*chain_norm_f64)(const ic_chain *, size_t, void *) noexcept nogil
         int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t, size_t, size_t,
                                  size_t, ic_unit *, ic_moments *, float *, void *, void *,
                                  const int32_t *) noexcept nogil
@@ -144,6 +150,10 @@ cdef extern from "initcore.h" nogil:
                                           size_t, size_t, ic_unit *, ic_unit *, ic_moments *,
                                           const ic_gradients *, void *, void *,
                                           const int32_t *) noexcept nogil
+        void (*chain_norm_backward_f32)(const ic_chain *, size_t, ic_moments *,
+                                        const ic_gradients *, void *) noexcept nogil
+        void (*chain_norm_backward_f64)(const ic_chain *, size_t, ic_moments *,
+                                        const ic_gradients *, void *) noexcept nogil
         int (*gram_f32)(const ic_kernels *, const ic_chain *, const uint64_t *, uint64_t,
                         ic_moments *, ic_moments *, ic_moments *, void *,
                         const int32_t *) noexcept nogil

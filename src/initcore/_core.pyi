@@ -19,6 +19,8 @@ NORMAL: int
 TRUNCATED_NORMAL: int
 FLOAT16: int
 BFLOAT16: int
+RMS_NORM: int
+LAYER_NORM: int
 EXACT_WORDS: int
 MOMENTS: int
 UNIT: int
@@ -31,6 +33,7 @@ GRADIENT_SUMS: int
 
 class Chain:
     dtype: str
+    norms: tuple[int, ...]
     def __init__(
         self,
         dtype: str,
@@ -42,6 +45,8 @@ class Chain:
         weights: Sequence[Source],
         biases: Sequence[Source | None],
         output_gradient: Source | None = None,
+        norms: Sequence[int] | None = None,
+        residuals: Sequence[float | None] | None = None,
         common: Source | None = None,
     ) -> None: ...
 
@@ -131,6 +136,7 @@ class Kernels:
         shared: npt.NDArray[np.uint8],
         state: npt.NDArray[np.float64] | None = None,
     ) -> None: ...
+    def chain_norm(self, chain: Chain, layer: int, shared: npt.NDArray[np.uint8]) -> None: ...
     def chain_columns(
         self,
         chain: Chain,
@@ -197,6 +203,14 @@ class Kernels:
         own: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...
+    def chain_norm_backward(
+        self,
+        chain: Chain,
+        layer: int,
+        state: npt.NDArray[np.float64] | None,
+        out: Gradients | None,
+        shared: npt.NDArray[np.uint8],
+    ) -> None: ...
     def gram_workspace(self, chain: Chain) -> int: ...
     def gram(
         self,

@@ -21,6 +21,7 @@ ctypedef fused real:
 
 CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = 0, 1, 2, 3
 FLOAT16, BFLOAT16 = 1, 2  # what 16-bit outputs are
+RMS_NORM, LAYER_NORM = <int>IC_RMS_NORM, <int>IC_LAYER_NORM
 EXACT_WORDS = <int>IC_EXACT_WORDS
 # float64 words of a running state of moments, and of what a unit brings to it
 MOMENTS = <int>(sizeof(ic_moments) // sizeof(double))
@@ -49,8 +50,9 @@ cdef class Chain:
     `input`, each of `weights` and of `biases` is an array (stored) or a tuple
     (stream, kind, scale, shift, low, high[, truncation]) (drawn; trial t adds t to the stream);
     `activations` are (kernel id, parameter, saturation threshold). With an `output_gradient`, which
-    is a source like the input, it can also be run backward. `common`, drawn, is a row (n_in) that
-    is added to every row of the input.
+    is a source like the input, it can also be run backward. `norms`: 0, RMS_NORM or LAYER_NORM a
+    layer; `residuals`: the multiplier of a layer's branch, None of a layer without skip; or None.
+    `common`, drawn, is a row (n_in) that is added to every row of the input.
     """
 
     cdef ic_chain chain
@@ -58,12 +60,15 @@ cdef class Chain:
     cdef ic_source common
     cdef list buffers
     cdef readonly str dtype
+    cdef readonly tuple norms
 
     def __cinit__(self, str dtype, uint64_t seed, size_t batch, widths, activations, input,
-                  weights, biases, output_gradient=None, tuple common=None):
+                  weights, biases, output_gradient=None, norms=None, residuals=None,
+                  tuple common=None):
         cdef size_t n_layers = len(widths) - 1
         cdef size_t l
         self.dtype = dtype
+        self.norms = (0,) * n_layers if norms is None else tuple(norms)
         self.buffers = []
         self.layers = <ic_layer *>calloc(max(n_layers, 1), sizeof(ic_layer))
         if self.layers is NULL:
@@ -89,6 +94,10 @@ cdef class Chain:
             self.layers[l].has_bias = biases[l] is not None
             if biases[l] is not None:
                 self.bind(&self.layers[l].bias, biases[l])
+            self.layers[l].norm = self.norms[l]
+            multiplier = None if residuals is None else residuals[l]
+            self.layers[l].residual = multiplier is not None
+            self.layers[l].multiplier = multiplier or 0.0
 
     def __dealloc__(self):
         free(self.layers)
@@ -411,6 +420,15 @@ cdef class Kernels:
             else:
                 self.k.chain_input_f64(self.k, &chain.chain, trial, moments, &shared[0])
 
+    def chain_norm(self, Chain chain not None, size_t layer, uint8_t[::1] shared):
+        """The norm of a layer's inputs, which comes before its columns; nothing without one."""
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_norm_f32(&chain.chain, layer, &shared[0])
+            else:
+                self.k.chain_norm_f64(&chain.chain, layer, &shared[0])
+
     def chain_columns(self, Chain chain not None, uint64_t trial, size_t layer, size_t first,
                       size_t last, double[:, :, ::1] units, double[:, ::1] part, y,
                       uint8_t[::1] shared, uint8_t[::1] own, const int32_t[::1] cancel):
@@ -559,6 +577,22 @@ cdef class Kernels:
                     self.k, &chain.chain, trial, layer, first, last, found, squares, moments, to,
                     &shared[0], &own[0], &cancel[0])
         return bool(finished)
+
+    def chain_norm_backward(self, Chain chain not None, size_t layer, double[:, ::1] state,
+                            Gradients out, uint8_t[::1] shared):
+        """Of a layer with a norm, after its columns: the gradients of its inputs and of the
+        pre-activations below, whose moments go into state (2, MOMENTS) if not None; nothing without
+        a norm."""
+        if state is not None:
+            check_fields(state.shape[1], MOMENTS)
+        cdef ic_moments *moments = <ic_moments *>&state[0, 0] if state is not None else NULL
+        cdef const ic_gradients *to = &out.gradients if out is not None else NULL
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_norm_backward_f32(&chain.chain, layer, moments, to, &shared[0])
+            else:
+                self.k.chain_norm_backward_f64(&chain.chain, layer, moments, to, &shared[0])
 
     def gram_workspace(self, Chain chain not None):
         """Bytes of scratch that `gram` needs, one a thread."""

@@ -162,6 +162,7 @@ static void T(run_gram_of)(const ic_kernels *k, ic_chain *chain) {
 static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size_t batch,
                             int stored, int activation) {
     const ic_distribution normal = {.kind = IC_NORMAL, .scale = 0.5};
+    const int shaped = activation % 2; /* with norms and residual branches */
     ic_layer layers[T(LAYERS)];
     REAL *arrays[2 * T(LAYERS) + 1] = {NULL};
     ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers, 0, {NULL, 0, normal, 20}};
@@ -176,7 +177,9 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
         const size_t from = l ? width : n_in, to = l + 1 < T(LAYERS) ? width : n_in;
         const size_t stride = from + 3 * (l & 1);
         layers[l] = (ic_layer){from, to, {NULL, 0, normal, 2 + l}, {NULL, 0, normal, 9 + l},
-                               l != 1, (activation + (int)l) % IC_ACTIVATIONS, 0.3, 0.05};
+                               l != 1, (activation + (int)l) % IC_ACTIVATIONS, 0.3, 0.05,
+                               shaped ? (activation / 2 + (int)l) % 3 : IC_NO_NORM,
+                               shaped && from == to, 0.7};
         if (!stored) continue;
         layers[l].weight.data = arrays[1 + 2 * l] = T(matrix)(to, from, stride);
         layers[l].weight.row_stride = (ptrdiff_t)stride;

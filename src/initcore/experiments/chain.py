@@ -83,7 +83,7 @@ class ChainExperiment:
         if self.method == "gram":
             passes = 4 if self.backward else 1
             return passes * (
-                sum(self.widths) * lanes * (lanes * 1e-10 + 4e-9)
+                sum(self.widths) * lanes * (lanes * 3e-11 + 1e-9)
                 + len(self.widths) * (1e-6 + self.batch**3 * 1e-10)
             )
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
@@ -135,7 +135,7 @@ class ChainExperiment:
             source("output_gradient", normal(), self.batch, self.widths[-1])
             if self.backward
             else None,
-            source("input.common", normal(math.sqrt(self.correlation)), self.widths[0])
+            common=source("input.common", normal(math.sqrt(self.correlation)), self.widths[0])
             if self.correlation
             else None,
         )
@@ -518,5 +518,5 @@ def _experiment(
         raise MemoryError(
             f"widths up to {max(sizes)} and batch {experiment.batch} need {panels} bytes"
         )
-    experiment.worker()  # a law that a shape does not admit is refused here
+    experiment.chain()  # a law that a shape does not admit is refused here
     return experiment

@@ -78,6 +78,7 @@ def run_shared(
     found = (None, None) if state is None else (units, parts)
     kernels.chain_input(chain, trial, shared, input_state)
     for layer, n_out in enumerate(widths[1:]):
+        kernels.chain_norm(chain, layer, shared)
 
         def task(i: int, first: int, last: int, layer: int = layer) -> bool:
             part = None if found[1] is None else found[1][i]
@@ -138,10 +139,12 @@ def run_shared_backward(
 
         if not _in_ranges(task, n_in, threads):
             return False
+        below = gradient_state[layer - 1, :2] if gradient_state is not None and layer else None
+        kernels.chain_norm_backward(chain, layer, below, out, shared)
         if gradient_state is not None:
-            if layer:
-                below = gradient_state[layer - 1, :2]
-                kernels.chain_merge(units[:n_in], batch, parts, below)
+            if below is not None:
+                if not chain.norms[layer]:
+                    kernels.chain_merge(units[:n_in], batch, parts, below)
                 kernels.chain_cosines(chain, layer - 1, True, below, shared, shared)
             no_parts = np.empty((0, 1, _core.MOMENTS))
             kernels.chain_merge(weight_units[:n_in], n_out, no_parts, gradient_state[layer, 2:])

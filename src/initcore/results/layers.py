@@ -55,8 +55,11 @@ _LEAST_FOURTH_POWERS = 1e-290
 _APART = 0.1
 
 
+_UNKNOWN = frozen(np.array(np.nan))
+
+
 def _unknown() -> Array:
-    return np.array(np.nan)
+    return _UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +119,17 @@ class LayerStats(Record):
 
     def __post_init__(self) -> None:
         shape = np.shape(self.second_moment)
+        unknown = np.full((len(QUANTILES), *shape), np.nan)
+        unknown.setflags(write=False)
         for name in (*FIELDS, "log_energy_quantiles"):
-            values = np.asarray(getattr(self, name), dtype=np.float64)
-            wanted = shape if name in FIELDS else (len(QUANTILES), *shape)
-            if values.shape != wanted:
-                values = np.broadcast_to(values, wanted)
-            object.__setattr__(self, name, frozen(values))
+            nothing = unknown if name == "log_energy_quantiles" else unknown[0, ...]
+            values = getattr(self, name)
+            if values is not _UNKNOWN:
+                values = np.asarray(values, dtype=np.float64)
+                if values.shape != nothing.shape:
+                    values = np.broadcast_to(values, nothing.shape)
+                values = frozen(values)
+            object.__setattr__(self, name, nothing if values is _UNKNOWN else values)
 
     @classmethod
     def from_states(cls, states: ArrayLike, *, activation: bool = False) -> Self:

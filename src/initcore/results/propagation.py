@@ -140,7 +140,7 @@ class ChainAccumulator(Accumulator):
         entered = [LayerStats.from_states(inputs).second_moment] * 2
         if gradient_states is not None:
             entered += [by_x.second_moment[:, -1]] * 2
-        logs = [_log_ratio(side, energy) for side, energy in zip(sides, entered, strict=True)]
+        logs = _log_ratio([side.second_moment for side in sides], entered)
         columns = []
         for side, log in zip(sides, logs, strict=True):
             columns += [*(getattr(side, name) for name in AVERAGED), log]
@@ -152,11 +152,15 @@ class ChainAccumulator(Accumulator):
         self.count(np.concatenate(logs, axis=1))
 
 
-def _log_ratio(side: LayerStats, energy: Array) -> Array:
-    """ln(second moment / energy) of (trials, L) and (trials,); −∞ where nothing is left."""
+def _log_ratio(moments: Sequence[Array], energies: Sequence[Array]) -> Array:
+    """ln(second moment / energy) of (trials, L) and (trials,), side by side; −∞ where nothing is
+    left."""
+    both = np.concatenate([moments, np.expand_dims(energies, -1)], axis=-1)
+    logs = portable_log(both)
     with np.errstate(invalid="ignore"):
-        log = portable_log(side.second_moment) - portable_log(energy)[:, np.newaxis]
-    return np.where(side.second_moment == 0, -np.inf, log)
+        ratios: Array = logs[..., :-1] - logs[..., -1:]
+    ratios[both[..., :-1] == 0] = -np.inf
+    return ratios
 
 
 class _Fit(NamedTuple):
