@@ -151,9 +151,13 @@ class LayerStats(Record):
         stats = object.__new__(cls)  # every array is read-only already
         known = len(_OF_A_TRIAL)
         rows = table if table.ndim > 1 else [table[i, ...] for i in range(len(table))]
-        vars(stats).update(zip(_OF_A_TRIAL, rows, strict=False))
-        vars(stats).update(dict.fromkeys(FIELDS[known:], rows[known]))
-        vars(stats).update(log_energy_quantiles=table[known:], se=None)
+        values = vars(stats)
+        for name, row in zip(_OF_A_TRIAL, rows, strict=False):
+            values[name] = row
+        for name in FIELDS[known:]:
+            values[name] = rows[known]
+        values["log_energy_quantiles"] = table[known:]
+        values["se"] = None
         return stats
 
     @classmethod
