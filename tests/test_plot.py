@@ -59,12 +59,12 @@ def legend(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-@pytest.mark.parametrize("word", ["of h", "∂/∂h"])
+@pytest.mark.parametrize("word", ["pre-activation", "gradient by it"])
 def test_a_second_moment_its_errors_its_theory_and_its_networks(word):
     result = propagate(trials=40, backward=True)
     stats, predicted = {
-        "of h": (result.pre, result.theory.pre),
-        "∂/∂h": (result.grad_pre, result.theory.grad_pre),
+        "pre-activation": (result.pre, result.theory.pre),
+        "gradient by it": (result.grad_pre, result.theory.grad_pre),
     }[word]
     axes = panel(plot.propagation(result), word)
     ((measured, theory),) = lines(axes)
@@ -90,7 +90,7 @@ def test_networks_of_given_inputs(rng):
     x = 2 * rng.choice([-1.0, 1.0], size=(3, 8))
     result = propagate("normal(std=0.2)", x=x, batch=3, trials=30)
     assert result.input_second_moment == 4
-    wide, _ = bands(panel(result.plot(), "of h"))
+    wide, _ = bands(panel(result.plot(), "pre-activation"))
     energies = 4 * np.exp(result.pre.log_energy_quantiles)
     assert np.array_equal(wide, energies[[0, 4]])
     heading, first = result.tables()[0][1][:2]
@@ -102,7 +102,7 @@ def test_the_words_of_a_portrait():
     figure = result.plot()
     assert isinstance(figure, Figure)
     assert figure.get_suptitle() == result.title
-    forward, backward = panel(figure, "of h"), panel(figure, "∂/∂h")
+    forward, backward = panel(figure, "pre-activation"), panel(figure, "gradient by it")
     assert forward.get_title("left").startswith(f"forward: {result.outcome}, ×")
     assert backward.get_title("left").startswith(f"backward: {result.grad_outcome}, ×")
     assert legend(forward) == [
@@ -145,7 +145,7 @@ def test_gradients_of_several_results_stand_below():
     inits = ["kaiming_normal", "xavier_normal"]
     results = ic.compare_inits(inits, [8] * 7, trials=3, backward=True)
     figure = results.plot()
-    for word, side in (("of h", "pre"), ("∂/∂h", "grad_pre")):
+    for word, side in (("pre-activation", "pre"), ("gradient by it", "grad_pre")):
         for result, (measured, theory) in zip(results, lines(panel(figure, word)), strict=True):
             assert np.array_equal(measured.get_ydata(), getattr(result, side).second_moment)
             predicted = getattr(result.theory, side).second_moment
@@ -178,7 +178,7 @@ def test_overflow_and_zeros_leave_gaps_and_no_warning():
     assert np.isnan(zeros.get_ydata()).all()
     assert len(labels(figure)) == 2
     figure = results[0].plot()
-    (crossed,) = (m for m in panel(figure, "of h").lines if m.get_marker() == "x")
+    (crossed,) = (m for m in panel(figure, "pre-activation").lines if m.get_marker() == "x")
     assert crossed.get_xdata() == np.flatnonzero(~bad)[-1] + 1
     shares = [line.get_ydata() for line in panel(figure, "share").lines]
     assert all(np.isnan(values[bad]).all() for values in shares)
@@ -189,7 +189,7 @@ def test_the_networks_of_an_overflow_are_not_the_rest():
     result = ic.propagate([8] * 61, activation="linear", init="normal(std=8)", trials=20, batch=4)
     some = result.pre.overflow_trials > 0
     assert 0 < result.pre.overflow_trials[some][0] < 20
-    (wide, narrow) = bands(panel(result.plot(), "of h"))
+    (wide, narrow) = bands(panel(result.plot(), "pre-activation"))
     for band in (wide, narrow):
         assert band.shape[1] == np.count_nonzero(~some)
 

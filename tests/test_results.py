@@ -447,6 +447,12 @@ class TestText:
         assert text.chosen_layers(50) == [1, 2, 5, 10, 20, 50]
         assert text.chosen_layers(51)[-2:] == [50, 51]
 
+    def test_trials_that_overflow_are_said_to(self):
+        result = chain_result(states_of([1.0, math.inf, 1.0, 2.0]))
+        words = "h overflows in 1 of 4 trials by layer 2, the first at layer 1"
+        assert words in result.notes()
+        assert words in str(result)
+
     def test_html_is_escaped(self):
         result = chain_result(states_of([1.0]), init="<b>")
         assert "<b>" not in result._repr_html_()
@@ -462,6 +468,14 @@ class TestText:
         assert [text.number(x) for x in (0, 2, 0.5, 1234.5, 1e-9, -2e30, math.nan)] == [
             "0", "2.000", "0.5000", "1234", "1.000e-09", "-2.000e+30", "-",
         ]  # fmt: skip
+        assert [text.number(x, 2) for x in (235.3, 2.353, 0.2353, 2.4e4)] == [
+            "235", "2.4", "0.24", "2.4e+04",
+        ]  # fmt: skip
+        assert text.measured(0.02691, 2.9e-4) == "0.02691 ± 0.00029"
+        assert text.measured(1234.5, 120.0) == "1234 ± 120"
+        assert text.measured(2.691e-7, 2.9e-9) == "2.691e-07 ± 2.9e-09"
+        assert text.measured(0.5, 3e-8) == "0.5000 ± 3.0e-08"
+        assert text.measured(0.5, math.nan) == text.measured(0.5, 0.0) == "0.5000"
         assert text.plus_minus(2.0, 0.0123) == "2.000 ± 0.012"
         assert text.plus_minus(1e-20, 1e-22) == "1.000e-20 ± 1.0e-22"
 

@@ -154,7 +154,7 @@ def _signals(result: Propagation) -> list[_Signal]:
     signals = [
         _Signal(
             "forward",
-            "second moment of h",
+            "second moment of the pre-activation",
             result.pre,
             result.input_second_moment,
             result.theory.pre,
@@ -163,7 +163,7 @@ def _signals(result: Propagation) -> list[_Signal]:
     ]
     if result.grad_pre is not None:
         verdict = _fitted(result.grad_outcome, result.grad_factor, result.grad_factor_se)
-        of, predicted = "second moment of ∂/∂h", result.theory.grad_pre
+        of, predicted = "second moment of the gradient by it", result.theory.grad_pre
         signals.append(_Signal("backward", of, result.grad_pre, 1.0, predicted, verdict))
     return signals
 
