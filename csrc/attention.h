@@ -268,15 +268,14 @@ static vreal R(attention_join)(attention_sums *sums, real *tile, size_t n, real 
   return factor;
 }
 
-/* sums <- factor sums + w tile, for `some` panels: w (features, n) with rows `stride` elements
- * apart, tiles (n, 16), sums and product in panels of features. What a zero of a tile multiplies is
- * not looked at. */
-static void R(attention_gather)(const real *w, ptrdiff_t stride, size_t features, size_t n,
-                                const real *tile, size_t some, const vreal *factor, real *product,
-                                real *sums) {
+/* sums <- factor sums + w' tile, for `some` panels: w (n, features), tiles (n, 16), sums and product
+ * in panels of features. What a zero of a tile multiplies is not looked at. */
+static void R(attention_gather)(const real *w, size_t features, size_t n, const real *tile,
+                                size_t some, const vreal *factor, real *product, real *sums) {
   const size_t panel = R(chain_panel)(features);
-  R(multiply)(w, stride, features, n, NULL, tile, IC_ATTENTION_TILE, product, (ptrdiff_t)panel,
-              some);
+  memset(product, 0, some * panel * sizeof(real));
+  R(multiply_transposed)(w, (ptrdiff_t)features, features, n, tile, IC_ATTENTION_TILE, product,
+                         (ptrdiff_t)panel, some);
   for (size_t i = 0; i < some; i++, product += panel, sums += panel, tile += IC_ATTENTION_TILE) {
     vreal nothing = V(zero)();
     for (size_t c = 0; c < features; c++)
@@ -286,7 +285,7 @@ static void R(attention_gather)(const real *w, ptrdiff_t stride, size_t features
         vreal sum = V(zero)();
         for (size_t j = 0; j < n; j++) {
           const vreal p = V(load)(tile + 16 * j);
-          const vreal more = V(fma)(V(set)(w[(ptrdiff_t)c * stride + (ptrdiff_t)j]), p, sum);
+          const vreal more = V(fma)(V(set)(w[j * features + c]), p, sum);
           sum = V(select)(V(eq)(p, V(zero)()), sum, more);
         }
         V(store)(product + 16 * c, sum);
@@ -343,7 +342,7 @@ static int R(attention)(const ic_attention *a, size_t first, size_t last, double
     const size_t panels = (count + 15) / 16;
     const real *q = (const real *)a->q + ((size_t)head[0] * a->queries + query) * d;
     const real *k = (const real *)a->k + (size_t)head[1] * a->keys * d;
-    const real *v = output ? (const real *)a->v + (size_t)head[1] * a->d_v * a->v_stride : NULL;
+    const real *v = output ? (const real *)a->v + (size_t)head[1] * a->keys * a->d_v : NULL;
     const ptrdiff_t mask = (ptrdiff_t)head[2] * a->mask_size;
 
     R(attention_pack)(q, count, d, x);
@@ -372,8 +371,8 @@ static int R(attention)(const ic_attention *a, size_t first, size_t last, double
                                         output != NULL);
         }
         if (output)
-          R(attention_gather)(v + key, (ptrdiff_t)a->v_stride, a->d_v, n, tile, some, factor,
-                              product, y + p * panel_v);
+          R(attention_gather)(v + key * a->d_v, a->d_v, n, tile, some, factor, product,
+                              y + p * panel_v);
       }
 
     for (size_t p = 0; p < panels; p++) {
@@ -419,9 +418,10 @@ static void R(attention_prepare)(const ic_attention *a, const double *statistics
 
 /* Tiles (n, 16) of logit/slope and of dp become p and the gradient by scale times product. `rows`
  * (., 3) are those prepared of the 16 lanes, or of the n rows if `keys_are_lanes`; bend, if not
- * NULL, is what softcap makes of a gradient. */
+ * NULL, is what softcap makes of a gradient. Adds the gradients' squares to `squares` (16), of
+ * lanes that are queries. */
 IC_INLINE void R(attention_slopes)(real *p, real *dp, const real *bend, size_t n, real slope,
-                                      const real *rows, const int keys_are_lanes) {
+                                   const real *rows, double *squares, const int keys_are_lanes) {
   const vreal s = V(set)(slope), lowest = V(set)(R(softmax_lowest)), zero = V(zero)();
   const vreal unit = V(set)(R(softmax_unit));
   real of_lanes[3][16] = {{0}};
@@ -429,6 +429,7 @@ IC_INLINE void R(attention_slopes)(real *p, real *dp, const real *bend, size_t n
     for (int i = 0; i < 48; i++) of_lanes[i % 3][i / 3] = rows[i];
   vreal largest = V(load)(of_lanes[0]), inverse = V(mul)(V(load)(of_lanes[1]), unit);
   vreal inner = V(load)(of_lanes[2]);
+  f64x16 sum = keys_are_lanes ? f64_zero() : f64_load(squares);
   for (size_t j = 0; j < n; j++, p += 16, dp += 16) {
     if (keys_are_lanes) {
       largest = V(set)(rows[3 * j]);
@@ -439,9 +440,12 @@ IC_INLINE void R(attention_slopes)(real *p, real *dp, const real *bend, size_t n
     const vreal e = V(mul)(R(softmax_exp)(d), inverse);
     vreal ds = V(mul)(e, V(sub)(V(load)(dp), inner));
     if (bend) ds = V(mul)(ds, V(load)(bend + 16 * j));
+    ds = V(select)(V(eq)(e, zero), zero, ds); /* what p hides is not looked at */
     V(store)(p, e);
-    V(store)(dp, V(select)(V(eq)(e, zero), zero, ds)); /* what p hides is not looked at */
+    V(store)(dp, ds);
+    if (!keys_are_lanes) sum = f64_fma(R(f64_from)(ds), R(f64_from)(ds), sum);
   }
+  if (!keys_are_lanes) f64_store(squares, sum);
 }
 
 /* Bytes that `attention_backward` needs of a workspace, at any address. */
@@ -452,15 +456,15 @@ static size_t R(attention_backward_workspace)(const ic_attention_gradient *g) {
 }
 
 /* Gradients by rows first ... last - 1 of all matrices of q, row matrix queries + query: dx (of
- * those rows, d_k) and dscale (of those rows), what each brings to the gradient by scale. With
- * `keys_are_lanes`, by rows of k and v: dx (of those rows, d_k) and dv (of those rows, d_v). Logits
- * are made again, blocks and order of sums as in `attention`, over the heads that use a matrix in
- * their order. Returns 0 if cancelled.
+ * those rows, d_k) and sums (of those rows, IC_GRADIENT_SUMS), what each brings to the gradient by
+ * scale and to the squares. With `keys_are_lanes`, by rows of k and v: dx (of those rows, d_k) and
+ * dv (of those rows, d_v). Logits are made again, blocks and order of sums as in `attention`, over
+ * the heads that use a matrix in their order. Returns 0 if cancelled.
  * Domain: as of `attention`, of which the rows must be. What masks exclude is never looked at.
  * Max error: p 8 (1 + |t|) e relative; then one fma a product and a block, relative to the terms.
  * Determinism: the same bits on every instruction set; a row depends on no other of its matrix. */
 static int R(attention_backward)(const ic_attention_gradient *g, int keys_are_lanes, size_t first,
-                                 size_t last, real *dx, real *dv, double *dscale, void *workspace,
+                                 size_t last, real *dx, real *dv, double *sums, void *workspace,
                                  const volatile int32_t *cancel) {
   const ic_fpmode mode = fpmode_enter();
   const ic_attention *const a = &g->heads;
@@ -477,6 +481,7 @@ static int R(attention_backward)(const ic_attention_gradient *g, int keys_are_la
   _Alignas(64) real tile[IC_TILE_PANELS * IC_ATTENTION_TILE];
   _Alignas(64) real grad[IC_TILE_PANELS * IC_ATTENTION_TILE];
   _Alignas(64) real bend[IC_ATTENTION_TILE];
+  _Alignas(64) double squares[16 * IC_ATTENTION_PANELS];
   R(attention_masks) masks;
   vreal one[IC_TILE_PANELS];
   for (int i = 0; i < IC_TILE_PANELS; i++) one[i] = V(set)(1);
@@ -490,9 +495,10 @@ static int R(attention_backward)(const ic_attention_gradient *g, int keys_are_la
     const size_t panels = (count + 15) / 16;
     const real *const mine = (const real *)(keys_are_lanes ? a->k : a->q) + row * d;
     R(attention_pack)(mine, count, d, x);
-    if (keys_are_lanes) R(attention_pack)((const real *)g->v + row * d_v, count, d_v, y);
+    if (keys_are_lanes) R(attention_pack)((const real *)a->v + row * d_v, count, d_v, y);
     memset(sum_x, 0, panels * panel * sizeof(real));
     memset(sum_v, 0, panels * panel_v * sizeof(real));
+    memset(squares, 0, sizeof squares);
 
     for (int64_t user = begin[matrix]; user < begin[matrix + 1]; user++) {
       const size_t head = (size_t)users[user];
@@ -502,11 +508,7 @@ static int R(attention_backward)(const ic_attention_gradient *g, int keys_are_la
       const real *prepared = (const real *)g->prepared + 3 * head * a->queries;
       const real *across = keys_are_lanes ? (const real *)a->q + of_q * others * d
                                           : (const real *)a->k + of_k * others * d;
-      const real *across_v = keys_are_lanes ? dout : (const real *)g->v + of_k * others * d_v;
-      const size_t stride = keys_are_lanes ? g->q_stride : g->k_stride;
-      const real *columns = keys_are_lanes ? (const real *)g->q_columns + of_q * d * stride
-                                           : (const real *)g->k_columns + of_k * d * stride;
-      const real *dout_columns = (const real *)g->dout_columns + head * d_v * g->q_stride;
+      const real *across_v = keys_are_lanes ? dout : (const real *)a->v + of_k * others * d_v;
       if (!keys_are_lanes) R(attention_pack)(dout + begins * d_v, count, d_v, y);
 
       for (size_t at = 0; at < others && !*cancel; at += IC_ATTENTION_BLOCK)
@@ -537,18 +539,18 @@ static int R(attention_backward)(const ic_attention_gradient *g, int keys_are_la
                                 keys_are_lanes ? from : at, lanes, n, keys_are_lanes, u, &masks);
             const real *bent = options.softcap > 0 ? bend : NULL;
             if (keys_are_lanes) {
-              R(attention_slopes)(u, ds, bent, n, options.slope, prepared + 3 * at, 1);
+              R(attention_slopes)(u, ds, bent, n, options.slope, prepared + 3 * at, NULL, 1);
             } else {
               real of_lanes[3 * 16] = {0};
               memcpy(of_lanes, prepared + 3 * from, 3 * lanes * sizeof(real));
-              R(attention_slopes)(u, ds, bent, n, options.slope, of_lanes, 0);
+              R(attention_slopes)(u, ds, bent, n, options.slope, of_lanes,
+                                  squares + 16 * (p + i), 0);
             }
           }
-          R(attention_gather)(columns + at, (ptrdiff_t)stride, d, n, grad, some, one, product,
-                              sum_x + p * panel);
+          R(attention_gather)(across + at * d, d, n, grad, some, one, product, sum_x + p * panel);
           if (keys_are_lanes)
-            R(attention_gather)(dout_columns + at, (ptrdiff_t)stride, d_v, n, tile, some, one,
-                                product, sum_v + p * panel_v);
+            R(attention_gather)(dout + at * d_v, d_v, n, tile, some, one, product,
+                                sum_v + p * panel_v);
         }
     }
 
@@ -560,9 +562,13 @@ static int R(attention_backward)(const ic_attention_gradient *g, int keys_are_la
         by_scale = fma((double)mine[i * d + c], (double)sum, by_scale);
         *dx++ = sum * scale;
       }
-      if (dscale) *dscale++ = by_scale;
-      for (size_t c = 0; dv && c < d_v; c++)
-        *dv++ = sum_v[i / 16 * panel_v + 16 * c + i % 16];
+      if (keys_are_lanes) {
+        for (size_t c = 0; c < d_v; c++) *dv++ = sum_v[i / 16 * panel_v + 16 * c + i % 16];
+      } else {
+        sums[IC_BY_SCALE] = by_scale;
+        sums[IC_LOGIT_SQUARES] = squares[i];
+        sums += IC_GRADIENT_SUMS;
+      }
     }
     row += count;
   }

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The backward pass of a chain: from the gradient of the last activation to those of everything.
- * With x and dx of a layer's input, h and dh of its pre-activation, layer by layer from the last:
+ * With x and dx of a layer's input, x^ and dx^ of its norm, h and dh of its pre-activation, layer
+ * by layer from the last, dy that of the layer's output, which is dx of the layer above:
  *
- *     dh = dx (of the layer above) * phi'(h);   dx = W' dh;   dW = dh x', db = dh 1 (the batch's)
+ *     dh = dy * phi'(h);   dx^ = W' dh;   dW = dh x^', db = dh 1 (the batch's)
  *
- * The forward pass has left x and phi'(h) of every layer in the trial's workspace, and what fits of
- * the drawn weights; the others are drawn again. A layer goes by in strips of its inputs, all of
- * whose work is one thread's: dx sums over W's rows in ascending order, a block of rows after the
- * other; then, while hot, its moments, phi', the moments of dh below. dW is the product of matmul.h
- * with the batch as k: dh row by row, x with lanes along the inputs. Only its sum of squares stays,
- * unless a caller wants it: of each input over ascending outputs, then over ascending inputs. */
+ * dx is dx^ without a norm, else as in norm.h. With a residual, m phi' takes the place of phi', and
+ * dx gains dy. The forward pass has left x^ and phi'(h) of every layer in the trial's workspace,
+ * and what fits of the drawn weights; the others are drawn again. A layer goes by in strips of its
+ * inputs, all of whose work is one thread's: dx^ sums over W's rows in ascending order, a block of
+ * rows after the other; then, while hot, the moments of dx, phi', the moments of dh below (behind a
+ * norm, which wants rows whole, when all of dx^ is there: chain_norm_backward). dW is the product
+ * of matmul.h with the batch as k: dh row by row, x^ with lanes along the inputs. Only its sum of
+ * squares stays, unless a caller wants it: of each input over ascending outputs, then over
+ * ascending inputs. */
 /* Units 0 ... n - 1 of x in panels to panels of units: value b of unit u to
  * to[u/16 * to_panel + b * 16 + u%16]; the lanes beyond n are 0. */
 static void R(transpose_units)(const real *x, size_t panel, size_t n, size_t batch, real *to,
@@ -38,7 +42,7 @@ static void R(sum_units)(const real *x, size_t panel, size_t n, size_t batch, re
     for (size_t u = 0; u < n; u++) out[u] += x[b / 16 * panel + 16 * u + b % 16];
 }
 
-/* dx (of layer l's input, units first ... first + columns - 1) from dh, both in panels. */
+/* dx^ (of layer l's input, units first ... first + columns - 1) from dh, both in panels. */
 static int R(backward_inputs)(const ic_kernels *k, const ic_chain *c, uint64_t trial, size_t l,
                               size_t first, size_t columns, const real *kept, const real *dh,
                               real *dx, real *slab, const volatile int32_t *cancel) {
@@ -128,6 +132,23 @@ static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, 
   return 1;
 }
 
+/* The gradient of state l; with residual layers, those of two states in turn. */
+static real *R(gradient_by_state)(const R(chain_layout) * plan, void *shared, size_t l) {
+  return R(chain_aligned)(shared) + (l % 2 ? plan->aside : plan->before);
+}
+
+/* Adds what passes layer l's branch by, the gradient of its outputs first ... last - 1, to that of
+ * its inputs. */
+static void R(backward_skip)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
+                             size_t first, size_t last, void *shared) {
+  const size_t panel = R(chain_panel)(c->layers[l].n_in);
+  const real *dy = R(gradient_by_state)(plan, shared, l + 1);
+  real *dx = R(gradient_by_state)(plan, shared, l);
+  for (size_t p = 0; p < (c->batch + 15) / 16; p++)
+    for (size_t i = p * panel + 16 * first; i < p * panel + 16 * last; i += 16)
+      V(store)(dx + i, V(add)(V(load)(dx + i), V(load)(dy + i)));
+}
+
 /* The gradient of state l, there in panels, units first ... last - 1: its moments, times phi' of
  * the layer below, the moments of that, and the bias's gradient. */
 static void R(backward_finish)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
@@ -135,12 +156,12 @@ static void R(backward_finish)(const ic_chain *c, const R(chain_layout) * plan, 
                                const ic_gradients *out, void *shared) {
   const ic_layer *below = c->layers + (l - 1);
   const size_t panel = R(chain_panel)(below->n_out);
-  const real *by_x = R(chain_aligned)(shared) + plan->before + 16 * first;
+  const real *by_x = R(gradient_by_state)(plan, shared, l) + 16 * first;
   real *at = R(chain_gradient)(plan, shared, l) + 16 * first;
   real *slope = R(chain_slope)(c, plan, shared, l) + 16 * first;
   if (c->batch)
-    R(chain_finish)(below, 1, by_x, at, slope, (ptrdiff_t)panel, last - first, c->batch, moments,
-                    units);
+    R(chain_finish)(below, 1, by_x, NULL, at, slope, (ptrdiff_t)panel, last - first, c->batch,
+                    moments, units);
   if (out && out->biases && out->biases[l - 1])
     R(sum_units)(at, panel, last - first, c->batch, (real *)out->biases[l - 1] + first);
 }
@@ -152,7 +173,7 @@ static void R(backward_top)(const ic_kernels *k, const ic_chain *c, const R(chai
   const ic_fpmode mode = fpmode_enter();
   const size_t l = c->n_layers, n = c->layers[l - 1].n_out;
   if (moments) memset(moments, 0, 2 * sizeof *moments);
-  R(chain_fill)(k, c, &c->output_gradient, trial, n, R(chain_aligned)(shared) + plan->before,
+  R(chain_fill)(k, c, &c->output_gradient, trial, n, R(gradient_by_state)(plan, shared, l),
                 R(chain_aligned)(own));
   R(backward_finish)(c, plan, l, 0, n, NULL, moments, out, shared);
   fpmode_leave(mode);
@@ -169,7 +190,7 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   const ic_layer *layer = c->layers + l;
   const real *x = R(chain_state)(c, plan, shared, l), *dh = R(chain_gradient)(plan, shared, l + 1);
   const real *kept = R(chain_kept)(c, plan, shared, l);
-  real *dx = R(chain_aligned)(shared) + plan->before, *slab = R(chain_aligned)(own);
+  real *dx = R(gradient_by_state)(plan, shared, l), *slab = R(chain_aligned)(own);
   real *d_input = out && l == 0 ? (real *)out->input : NULL;
   real *d_weight = out && out->weights ? (real *)out->weights[l] : NULL;
   if (moments) memset(moments, 0, 2 * sizeof *moments);
@@ -179,11 +200,13 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   for (size_t i = first; i < last && (l || d_input) && finished; i += most) {
     const size_t columns = last - i < most ? last - i : most;
     finished = R(backward_inputs)(k, c, trial, l, i, columns, kept, dh, dx, slab, cancel);
-    if (finished && l)
+    if (!finished || layer->norm) continue;
+    if (layer->residual) R(backward_skip)(c, plan, l, i, i + columns, shared);
+    if (l)
       R(backward_finish)(c, plan, l, i, i + columns, units ? units + 2 * i : NULL, moments, out,
                          shared);
   }
-  if (finished && d_input)
+  if (finished && d_input && !layer->norm)
     R(chain_copy)(dx, R(chain_panel)(layer->n_in), c->batch, first, last, d_input, layer->n_in);
   if (finished && (weight || weight_units || d_weight)) {
     double *squares = (double *)(void *)(slab + plan->squares);
@@ -198,6 +221,24 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   }
   fpmode_leave(mode);
   return finished;
+}
+
+/* `chain_norm_backward`, given the plan. */
+static void R(backward_norm)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
+                             ic_moments *moments, const ic_gradients *out, void *shared) {
+  const ic_layer *layer = c->layers + l;
+  const size_t n = layer->n_in, panel = R(chain_panel)(n);
+  real *dx = R(gradient_by_state)(plan, shared, l);
+  real *d_input = out && l == 0 ? (real *)out->input : NULL;
+  if (!layer->norm || (l == 0 && !d_input)) return;
+  const ic_fpmode mode = fpmode_enter();
+  R(norm_backward)(layer->norm, R(chain_state)(c, plan, shared, l),
+                   R(chain_factors)(c, plan, shared, l), dx, panel, n, c->batch);
+  if (layer->residual) R(backward_skip)(c, plan, l, 0, n, shared);
+  if (d_input) R(chain_copy)(dx, panel, c->batch, 0, n, d_input, n);
+  if (moments) memset(moments, 0, 2 * sizeof *moments);
+  if (l) R(backward_finish)(c, plan, l, 0, n, NULL, moments, out, shared);
+  fpmode_leave(mode);
 }
 
 /* The gradient of the last activation, and of its pre-activation; into moments (2) if that is not
@@ -222,14 +263,25 @@ static int R(chain_backward_columns)(const ic_kernels *k, const ic_chain *c, uin
                            out, shared, own, cancel);
 }
 
-/* Domain: that of `chain`. Max error: one rounding a fma and one for dh, phi's and phi' ulps;
- * statistics as in moments.h, sums of squares those of float64. Determinism: the same bits for
- * every instruction set, however a layer is cut into columns, and whichever weights are kept. */
-static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
-                             ic_moments *moments, ic_moments *gradients, const ic_gradients *out,
-                             void *workspace, const volatile int32_t *cancel) {
+/* Of a layer l with a norm, whose columns have left dx^: the gradient of its inputs, and that of
+ * the pre-activations below, with the moments (2) of both if that is not NULL. Nothing without a
+ * norm. Domain, error and determinism: those of `chain_backward`. */
+static void R(chain_norm_backward)(const ic_chain *c, size_t l, ic_moments *moments,
+                                   const ic_gradients *out, void *shared) {
   const R(chain_layout) plan = R(chain_plan)(c);
-  if (!R(chain)(k, c, trial, moments, NULL, workspace, cancel)) return 0;
+  R(backward_norm)(c, &plan, l, moments, out, shared);
+}
+
+/* Domain: that of `chain`. Max error: one rounding a fma and one for each of dh, norm and sum with
+ * dy, phi's and phi' ulps; statistics as in moments.h, sums of squares those of float64.
+ * Determinism: the same bits for every instruction set, however a layer is cut into columns, and
+ * whichever weights are kept. */
+static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
+                             ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                             const ic_gradients *out, void *workspace,
+                             const volatile int32_t *cancel) {
+  const R(chain_layout) plan = R(chain_plan)(c);
+  if (!R(chain)(k, c, trial, input, moments, NULL, workspace, cancel)) return 0;
   ic_moments *top = gradients ? gradients + 3 * (c->n_layers - 1) : NULL;
   R(backward_top)(k, c, &plan, trial, top, out, workspace, workspace);
   if (top) R(chain_cosines)(c, c->n_layers - 1, 1, top, workspace, workspace);
@@ -239,6 +291,7 @@ static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t tr
     finished = R(backward_range)(k, c, &plan, trial, l, 0, c->layers[l].n_in, NULL, NULL,
                                  here && l ? here - 3 : NULL, here ? here + 2 : NULL, out,
                                  workspace, workspace, cancel);
+    if (finished) R(backward_norm)(c, &plan, l, here && l ? here - 3 : NULL, out, workspace);
     if (finished && here && l) R(chain_cosines)(c, l - 1, 1, here - 3, workspace, workspace);
   }
   return finished;

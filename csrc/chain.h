@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A whole trial of a chain, first layer to last: x <- phi(x W' + b), with statistics.
+/* A whole trial of a chain, first layer to last, with statistics: x <- phi(h) or x + m phi(h),
+ * h = x^ W' + b with x^ = x or its norm.
  *
- * A layer goes by in slabs of W's rows. A drawn slab is an ordinary contiguous piece of its stream,
- * drawn into cache, multiplied and forgotten; a stored one is read where it lies. The slab's
- * outputs are then finished while they are hot, a block of units at a time: moments of the
- * pre-activations, phi, moments of the activations; after the last slab, the cosines of both, which
- * are why pre-activations are kept until then. Panels are as in matmul.h.
+ * A norm wants its rows whole, so it comes before the layer (chain_norm): x^ takes the place of x,
+ * which goes aside if the layer adds to it. A layer goes by in slabs of W's rows. A drawn slab is
+ * an ordinary contiguous piece of its stream, drawn into cache, multiplied and forgotten; a stored
+ * one is read where it lies. The slab's outputs are then finished while they are hot, a block of
+ * units at a time: moments of the pre-activations, phi, moments of the activations; after the last
+ * slab, the cosines of both, which are why pre-activations are kept until then. Panels are as in
+ * matmul.h.
  *
  * A range of a layer's outputs is a piece of work of its own (chain_columns), so that threads can
  * share a trial: nothing of it depends on the other outputs but the order in which units are
@@ -55,8 +58,8 @@ static size_t R(chain_state_size)(const ic_chain *c, size_t l) {
   return chain_round_up((c->batch + 15) / 16 * R(chain_panel)(n), IC_LINE_BYTES / sizeof(real));
 }
 
-/* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well, narrow
- * enough for a block of many rows to fit a slab, and for its outputs to stay in the second cache
+/* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well,
+ * narrow enough for a block of many rows to fit a slab, and for its outputs to stay in the second cache
  * level. */
 static size_t R(strip_columns)(size_t batch) {
   const size_t columns = IC_SLAB_OUTPUT_BYTES / sizeof(real) / (batch ? batch : 1) / 64 * 64;
@@ -73,11 +76,13 @@ static size_t R(gradient_rows)(size_t n_in, size_t batch) {
 /* Where buffers begin in a workspace, in elements. A thread's own: the slab, at 0, the biases of
  * its rows, and for the backward pass a layer's inputs and some rows of gradients, both with the
  * batch along k, and a sum of squares an input; and scales of rows. A trial's: what a layer's
- * activations, or gradients by pre-activations, are made of; two states in turn or, for the
- * backward pass, all of them, the slopes phi' of all but the input, two states' gradients in turn,
- * and weights. */
+ * activations, or gradients by pre-activations, are made of; if a layer is residual, as much beside
+ * it, for what passes the branch by; two states in turn or, for the backward pass, all of them, the
+ * factors of their norms, the slopes phi' of all but the input, two states' gradients in turn, and
+ * weights. */
 typedef struct {
-  size_t bias, inputs, rows, squares, scales, before, states, slopes, gradients, kept, total;
+  size_t bias, inputs, rows, squares, scales, before, aside, states, norms, slopes, gradients, kept;
+  size_t total;
   size_t widest; /* elements of the largest state */
 } R(chain_layout);
 
@@ -98,6 +103,7 @@ static size_t R(chain_keep)(const ic_chain *c, size_t l, int *kept) {
 static R(chain_layout) R(chain_plan)(const ic_chain *c) {
   const size_t line = IC_LINE_BYTES / sizeof(real), batch = 16 * ((c->batch + 15) / 16);
   size_t bias = 0, slab = IC_SLAB_BYTES / sizeof(real), inputs = 0, rows = 0, squares = 0;
+  size_t residual = 0, norms = 0;
   size_t all = R(chain_state_size)(c, 0), widest = all;
   for (size_t l = 0; l < c->n_layers; l++) {
     const ic_layer *layer = c->layers + l;
@@ -106,6 +112,8 @@ static R(chain_layout) R(chain_plan)(const ic_chain *c) {
     const size_t state = R(chain_state_size)(c, l + 1), panels = (layer->n_in + 15) / 16;
     if (state > widest) widest = state;
     all += state;
+    if (layer->residual) residual = 1;
+    if (layer->norm) norms = c->n_layers * batch;
     if (layer->has_bias && !layer->bias.data && drawn_rows > bias) bias = drawn_rows;
     if (!layer->weight.data && drawn > slab) slab = drawn;
     if (!c->backward) continue;
@@ -121,13 +129,15 @@ static R(chain_layout) R(chain_plan)(const ic_chain *c) {
   plan.squares = plan.rows + chain_round_up(rows * R(chain_slab_stride)(batch), line);
   plan.scales = plan.squares + squares * (sizeof(double) / sizeof(real));
   plan.before = plan.scales + chain_round_up(batch * (sizeof(double) / sizeof(real)), line);
-  plan.states = plan.before + widest;
+  plan.aside = plan.before + (residual ? widest : 0);
+  plan.states = plan.aside + widest;
   if (!c->backward) {
     plan.total = plan.states + 2 * widest;
     return plan;
   }
   int kept;
-  plan.slopes = plan.states + all;
+  plan.norms = plan.states + all;
+  plan.slopes = plan.norms + norms * (sizeof(double) / sizeof(real));
   plan.gradients = plan.slopes + all - R(chain_state_size)(c, 0);
   plan.kept = plan.gradients + 2 * widest;
   plan.total = plan.kept + R(chain_keep)(c, 0, &kept);
@@ -156,6 +166,13 @@ static real *R(chain_slope)(const ic_chain *c, const R(chain_layout) * plan, voi
                             size_t l) {
   const size_t before = plan->slopes - plan->states - R(chain_state_size)(c, 0);
   return R(chain_state)(c, plan, shared, l) + before;
+}
+
+/* What the norm of state l multiplied its rows by. */
+static double *R(chain_factors)(const ic_chain *c, const R(chain_layout) * plan, void *shared,
+                                size_t l) {
+  const size_t lanes = 16 * ((c->batch + 15) / 16);
+  return (double *)(void *)(R(chain_aligned)(shared) + plan->norms) + l * lanes;
 }
 
 /* The gradient by the pre-activation that state l comes from, l > 0. */
@@ -206,13 +223,55 @@ static void R(chain_fill)(const ic_kernels *k, const ic_chain *c, const ic_sourc
   }
 }
 
-/* The input (batch, n), into the workspace's panels.
+/* Adds elements first ... first + n - 1 of the row that all inputs share, if there is one, to those
+ * features of the input in panels; drawn in runs through scratch of a slab's size. */
+static void R(add_common)(const ic_kernels *k, const ic_chain *c, uint64_t trial, size_t first,
+                          size_t n, real *x, size_t panel, real *scratch) {
+  const size_t run = IC_SLAB_BYTES / sizeof(real);
+  if (!c->common) return;
+  for (size_t j = 0; j < n; j += run) {
+    const size_t count = n - j < run ? n - j : run;
+    k->R(draw)(scratch, first + j, count, 1, 0, c->seed, c->common->stream + trial,
+               &c->common->distribution);
+    for (size_t b = 0; b < c->batch; b += 16) {
+      const vmask lanes = M(first)(c->batch - b < 16 ? (int)(c->batch - b) : 16);
+      real *to = x + b / 16 * panel + 16 * j;
+      for (size_t i = 0; i < count; i++, to += 16) {
+        const vreal common = V(select)(lanes, V(set)(scratch[i]), V(zero)());
+        V(store)(to, V(add)(V(load)(to), common));
+      }
+    }
+  }
+}
+
+/* Adds `n` units in panels to their moments. */
+static void R(panel_moments)(const real *x, size_t panel, size_t n, size_t batch,
+                             ic_moments *moments) {
+  for (size_t u = 0; u < n && batch; u += IC_UNIT_BLOCK) {
+    const int block = n - u < IC_UNIT_BLOCK ? (int)(n - u) : IC_UNIT_BLOCK;
+    ic_unit found[IC_UNIT_BLOCK];
+    R(ic_block) means;
+    R(block_means)(x + 16 * u, 16, (ptrdiff_t)panel, block, batch, &means);
+    R(block_powers)(x + 16 * u, 16, (ptrdiff_t)panel, block, batch, &means, found, 1, moments);
+    merge_units(found, 1, (size_t)block, batch, moments);
+  }
+}
+
+/* The input (batch, n), into the workspace's panels; its moments, if that is not NULL.
  * Domain, error and determinism: those of `chain`. */
 static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
-                           void *workspace) {
+                           ic_moments *moments, void *workspace) {
   const R(chain_layout) plan = R(chain_plan)(c);
-  R(chain_fill)(k, c, &c->input, trial, c->layers[0].n_in,
-                R(chain_state)(c, &plan, workspace, 0), R(chain_aligned)(workspace));
+  const size_t n = c->layers[0].n_in;
+  real *x = R(chain_state)(c, &plan, workspace, 0);
+  R(chain_fill)(k, c, &c->input, trial, n, x, R(chain_aligned)(workspace));
+  const ic_fpmode mode = fpmode_enter();
+  R(add_common)(k, c, trial, 0, n, x, R(chain_panel)(n), R(chain_aligned)(workspace));
+  if (moments) {
+    memset(moments, 0, sizeof *moments);
+    R(panel_moments)(x, R(chain_panel)(n), n, c->batch, moments);
+  }
+  fpmode_leave(mode);
 }
 
 /* From panels to units (features) first ... last - 1 of y, rows of n. */
@@ -241,16 +300,33 @@ static double R(chain_slopes)(const real *x, real *slope, ptrdiff_t panel, int u
   return (double)U(total)(count);
 }
 
+/* From activations to x + m phi in `out`, and from phi' to m phi' if that is not NULL: a block of
+ * units of a layer whose inputs are x. */
+static void R(chain_branch)(const ic_layer *layer, const real *x, real *out, real *slope,
+                            ptrdiff_t panel, int units, size_t batch) {
+  const int absent = layer->multiplier == 0;
+  const vreal m = V(set)((real)layer->multiplier);
+  for (size_t b = 0; b < batch; b += 16, x += panel, out += panel)
+    for (ptrdiff_t i = 0; i < 16 * units; i += 16) {
+      const vreal in = V(load)(x + i);
+      V(store)(out + i, absent ? in : V(fma)(m, V(load)(out + i), in));
+      if (!slope) continue;
+      real *to = slope + (ptrdiff_t)(b / 16) * panel + i;
+      V(store)(to, absent ? V(zero)() : V(mul)(m, V(load)(to)));
+    }
+}
+
 /* Of `count` units, pre-activations x to activations `out`, their phi' to `slope` if that is not
- * NULL; or, if `gradient`, gradients of activations to those of pre-activations, by the slopes; all
- * in panels alike, out may be x. With the moments of before and after if wanted: what needs no order
+ * NULL, and beyond to the layer's outputs if there is a residual `skip`, its inputs; or, if
+ * `gradient`, gradients of outputs to those of pre-activations, by the slopes; all in panels alike,
+ * out may be x. With the moments of before and after if wanted: what needs no order
  * goes into moments, the rest to `units`, or into moments too if that is NULL. */
-static void R(chain_finish)(const ic_layer *layer, const int gradient, const real *x, real *out,
-                            real *slope, ptrdiff_t panel, size_t count, size_t batch,
-                            ic_moments *moments, ic_unit *units) {
+static void R(chain_finish)(const ic_layer *layer, const int gradient, const real *x,
+                            const real *skip, real *out, real *slope, ptrdiff_t panel,
+                            size_t count, size_t batch, ic_moments *moments, ic_unit *units) {
   /* relu' is 0 exactly where relu is */
   const int saturated_are_zeros =
-      layer->activation == IC_RELU && layer->saturation > 0 && layer->saturation <= 1;
+      layer->activation == IC_RELU && layer->saturation > 0 && layer->saturation <= 1 && !skip;
   const int count_saturated =
       moments && !saturated_are_zeros && layer->saturation == layer->saturation;
   ic_unit merged[2 * IC_UNIT_BLOCK];
@@ -259,7 +335,10 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, const rea
     const int block = count - u < IC_UNIT_BLOCK ? (int)(count - u) : IC_UNIT_BLOCK;
     ic_unit *found = units ? units + 2 * u : merged;
     R(ic_block) before, after;
+    const int in_place = x == out;
     if (moments) R(block_means)(x, 16, panel, block, batch, &before);
+    if (moments && in_place)
+      R(block_powers)(x, 16, panel, block, batch, &before, found, 2, moments);
     if (!gradient && (slope || count_saturated)) {
       const double saturated = R(chain_slopes)(x, slope, panel, block, batch, layer);
       if (count_saturated) moments[0].saturated += saturated;
@@ -273,15 +352,41 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, const rea
         R(apply)(x + at, out + at, (size_t)(16 * block), layer->activation,
                  (real)layer->parameter, 0);
     }
+    if (skip) {
+      R(chain_branch)(layer, skip, out, slope, panel, block, batch);
+      skip += 16 * IC_UNIT_BLOCK;
+    }
     if (slope) slope += 16 * IC_UNIT_BLOCK;
     if (moments) {
       R(block_means)(out, 16, panel, block, batch, &after);
-      R(block_powers)(x, 16, panel, block, batch, &before, found, 2, moments);
+      if (!in_place) R(block_powers)(x, 16, panel, block, batch, &before, found, 2, moments);
       R(block_powers)(out, 16, panel, block, batch, &after, found + 1, 2, moments + 1);
     }
     if (moments && !units) merge_units(found, 2, (size_t)block, batch, moments);
   }
   if (moments && !gradient && saturated_are_zeros) moments[0].saturated = moments[1].zeros;
+}
+
+/* `chain_norm`, given the plan. */
+static void R(norm_state)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
+                          void *shared) {
+  const ic_layer *layer = c->layers + l;
+  const size_t panel = R(chain_panel)(layer->n_in);
+  real *x = R(chain_state)(c, plan, shared, l);
+  if (!layer->norm) return;
+  if (layer->residual)
+    memcpy(R(chain_aligned)(shared) + plan->aside, x, R(chain_state_size)(c, l) * sizeof(real));
+  const ic_fpmode mode = fpmode_enter();
+  R(norm)(layer->norm, x, panel, layer->n_in, c->batch,
+          c->backward ? R(chain_factors)(c, plan, shared, l) : NULL);
+  fpmode_leave(mode);
+}
+
+/* The norm of a layer's inputs, in their place, if it has one.
+ * Domain, error and determinism: those of `norm`. */
+static void R(chain_norm)(const ic_chain *c, size_t l, void *shared) {
+  const R(chain_layout) plan = R(chain_plan)(c);
+  R(norm_state)(c, &plan, l, shared);
 }
 
 /* `chain_columns`, given the plan. */
@@ -295,6 +400,8 @@ static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_
   const size_t panel = R(chain_panel)(n_out), stride = R(chain_slab_stride)(n_in);
   real *in = R(chain_state)(c, plan, shared, l), *out = R(chain_state)(c, plan, shared, l + 1);
   real *pre = R(chain_aligned)(shared) + plan->before;
+  const real *skip = layer->norm ? R(chain_aligned)(shared) + plan->aside : in;
+  if (!layer->residual) skip = NULL;
   real *slope = c->backward ? R(chain_slope)(c, plan, shared, l + 1) : NULL;
   real *slab = R(chain_aligned)(own), *bias_slab = slab + plan->bias;
   real *kept = R(chain_kept)(c, plan, shared, l);
@@ -333,8 +440,9 @@ static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_
     R(multiply)(w, w_stride, rows, n_in, bias, in, (ptrdiff_t)R(chain_panel)(n_in), pre + 16 * o,
                 (ptrdiff_t)panel, (batch + 15) / 16);
     if (batch)
-      R(chain_finish)(layer, 0, pre + 16 * o, out + 16 * o, slope ? slope + 16 * o : NULL,
-                      (ptrdiff_t)panel, rows, batch, moments, units ? units + 2 * o : NULL);
+      R(chain_finish)(layer, 0, pre + 16 * o, skip ? skip + 16 * o : NULL, out + 16 * o,
+                      slope ? slope + 16 * o : NULL, (ptrdiff_t)panel, rows, batch, moments,
+                      units ? units + 2 * o : NULL);
     if (y && l + 1 == c->n_layers) R(chain_copy)(out, panel, batch, o, o + rows, y, n_out);
   }
   fpmode_leave(mode);
@@ -361,7 +469,8 @@ static void R(chain_cosines)(const ic_chain *c, size_t l, int gradient, ic_momen
   const ic_fpmode mode = fpmode_enter();
   const R(chain_layout) plan = R(chain_plan)(c);
   const size_t n = c->layers[l].n_out, panel = R(chain_panel)(n);
-  const real *before = R(chain_aligned)(shared) + plan.before;
+  const size_t at = gradient && (l + 1) % 2 ? plan.aside : plan.before;
+  const real *before = R(chain_aligned)(shared) + at;
   const real *after = gradient ? R(chain_gradient)(&plan, shared, l + 1)
                                : R(chain_state)(c, &plan, shared, l + 1);
   double *scales = (double *)(void *)(R(chain_aligned)(own) + plan.scales);
@@ -371,16 +480,18 @@ static void R(chain_cosines)(const ic_chain *c, size_t l, int gradient, ic_momen
 }
 
 /* Domain: at least one layer; any sizes, zero included; any values. batch < 2^32. Max error: one
- * rounding a fma, phi's ulps; statistics as in moments.h. Determinism: the same bits for every
- * instruction set and however a layer is cut into columns; a drawn matrix gives what the same
+ * rounding a fma and a norm, phi's ulps; statistics as in moments.h. Determinism: the same bits for
+ * every instruction set and however a layer is cut into columns; a drawn matrix gives what the same
  * matrix, stored, gives. */
-static int R(chain)(const ic_kernels *k, const ic_chain *c, uint64_t trial, ic_moments *moments,
-                    real *y, void *workspace, const volatile int32_t *cancel) {
+static int R(chain)(const ic_kernels *k, const ic_chain *c, uint64_t trial, ic_moments *input,
+                    ic_moments *moments, real *y, void *workspace,
+                    const volatile int32_t *cancel) {
   const R(chain_layout) plan = R(chain_plan)(c);
   int finished = 1;
-  R(chain_input)(k, c, trial, workspace);
+  R(chain_input)(k, c, trial, input, workspace);
   for (size_t l = 0; l < c->n_layers && finished; l++) {
     ic_moments *here = moments ? moments + 2 * l : NULL;
+    R(norm_state)(c, &plan, l, workspace);
     finished = R(chain_range)(k, c, &plan, trial, l, 0, c->layers[l].n_out, NULL, here, y,
                               workspace, workspace, cancel);
     if (finished && here) R(chain_cosines)(c, l, 0, here, workspace, workspace);

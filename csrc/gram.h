@@ -236,6 +236,7 @@ static void R(gram_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial
     real *to = x + b / 16 * panel + b % 16;
     for (size_t j = 0; j < count; j++) to[16 * j] = row[j];
   }
+  R(add_common)(k, c, trial, first, count, x, panel, slab);
 }
 
 /* sigma, beta and the biases' mean of a layer, in the dtype. */
@@ -258,7 +259,7 @@ static real *R(gram_state)(const ic_chain *c, const R(gram_layout) * plan, char 
 }
 
 static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_layout) * plan,
-                           uint64_t trial, ic_moments *moments, char *base,
+                           uint64_t trial, ic_moments *input, ic_moments *moments, char *base,
                            const volatile int32_t *cancel) {
   const size_t batch = c->batch, n_layers = c->n_layers;
   real *slab = REALS(slab), *bias = REALS(bias), *left = REALS(left), *block = REALS(block);
@@ -271,11 +272,13 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     x = R(gram_state)(c, plan, base, 0);
     block_panel = R(chain_panel)(n);
   }
+  if (input) memset(input, 0, sizeof *input);
   for (size_t j = 0; j < n; j += plan->rows) {
     if (*cancel) return 0;
     const size_t count = n - j < plan->rows ? n - j : plan->rows;
     real *at = c->backward ? x + 16 * j : block;
     R(gram_input)(k, c, trial, j, count, at, block_panel, slab);
+    if (input) R(panel_moments)(at, block_panel, count, batch, input);
     R(gram_add)(plan, batch, at, block_panel, count, gram, base);
   }
   for (size_t l = 0; l < n_layers; l++) {
@@ -306,8 +309,8 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
       R(gram_draw)(k, c, plan, layer->weight.stream + trial, o, rows, slab);
       R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, out,
                        block_panel);
-      R(chain_finish)(layer, 0, out, out, slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel,
-                      rows, batch, found, NULL);
+      R(chain_finish)(layer, 0, out, NULL, out, slope ? slope + 16 * o : NULL,
+                      (ptrdiff_t)block_panel, rows, batch, found, NULL);
       if (l + 1 < n_layers) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
     }
   }
@@ -325,8 +328,8 @@ static void R(gram_finish)(const ic_chain *c, const R(gram_layout) * plan, size_
   const ic_layer *below = c->layers + (l - 1);
   real *slope = R(gram_state)(c, plan, base, l) + (REALS(slopes) - REALS(states));
   real *dx = R(gram_gradient)(plan, base, l) + 16 * first;
-  R(chain_finish)(below, 1, dx, dx, slope + 16 * first, (ptrdiff_t)R(chain_panel)(below->n_out),
-                  count, c->batch, moments, NULL);
+  R(chain_finish)(below, 1, dx, NULL, dx, slope + 16 * first,
+                  (ptrdiff_t)R(chain_panel)(below->n_out), count, c->batch, moments, NULL);
 }
 
 /* Q of n columns, the inputs x in panels: column j of [sigma X, beta 1] by substitution. */
@@ -457,17 +460,17 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
 
 /* One trial, forward and, of a chain with `backward` set, backward; layer l's weight.stream is that
  * of Z, gradient_streams[l] that of E. Weights are normal of mean 0, biases normal or constant.
- * moments (n_layers, 2) and gradients (n_layers, 3) as of chain_backward, or NULL.
+ * input, moments (n_layers, 2) and gradients (n_layers, 3) as of chain_backward, or NULL.
  * Domain: at least one layer; batch from 1 to 2^32 - 1; inputs of any values. Max error: as above,
  * and what `chain` has of a product of batch terms. Determinism: the same bits for every
  * instruction set. */
 static int R(gram)(const ic_kernels *k, const ic_chain *c, const uint64_t *gradient_streams,
-                   uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
-                   const volatile int32_t *cancel) {
+                   uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                   void *workspace, const volatile int32_t *cancel) {
   const ic_fpmode mode = fpmode_enter();
   const R(gram_layout) plan = R(gram_plan)(c);
   char *base = (char *)R(chain_aligned)(workspace);
-  int finished = R(gram_forward)(k, c, &plan, trial, moments, base, cancel);
+  int finished = R(gram_forward)(k, c, &plan, trial, input, moments, base, cancel);
   if (finished && c->backward)
     finished = R(gram_backward)(k, c, &plan, gradient_streams, trial, gradients, base, cancel);
   fpmode_leave(mode);

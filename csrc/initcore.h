@@ -63,14 +63,18 @@ typedef struct {
   uint64_t stream;      /* of trial 0; trial t draws from stream + t */
 } ic_source;
 
-/* x <- phi(x W' + b), x (batch, n_in), W (n_out, n_in), b (n_out). */
+/* x <- phi(h) or, with `residual`, x + m phi(h); h = x^ W' + b, x^ (batch, n_in) the norm of x (see
+ * norm.h), W (n_out, n_in), b (n_out). */
+enum { IC_NO_NORM, IC_RMS_NORM, IC_LAYER_NORM };
 typedef struct {
-  size_t n_in, n_out;
+  size_t n_in, n_out;     /* equal with `residual`, positive with a norm */
   ic_source weight, bias;
   int has_bias;
   int activation;
   double parameter;  /* slope of leaky_relu, alpha of elu */
   double saturation; /* |phi'| below this counts as saturated; NaN: not counted */
+  int norm, residual;
+  double multiplier; /* m, which is 0 exactly: x <- x, whatever phi(h) is */
 } ic_layer;
 
 typedef struct {
@@ -80,6 +84,8 @@ typedef struct {
   const ic_layer *layers;
   int backward; /* the forward pass keeps what a backward pass needs */
   ic_source output_gradient; /* if backward: of the last activation, (batch, n_out) */
+  const ic_source *common; /* a drawn row (layers[0].n_in) that is added to every row of the input;
+                              NULL: none */
 } ic_chain;
 
 /* Where gradients go, C-contiguous arrays of the chain's dtype; NULL where one is not wanted. */
@@ -101,10 +107,9 @@ typedef struct {
 } ic_softmax_rows;
 enum { IC_LSE, IC_MAX_PROB, IC_ENTROPY, IC_SUM_SQ, IC_JACOBIAN_NORM, IC_ROW_STATISTICS };
 
-/* Attention of heads: q (., queries, d_k), k (., keys, d_k); v (., d_v, v_stride) has a row a
- * feature, of which the first `keys` count, or is NULL with d_v 0. */
+/* Attention of heads: q (., queries, d_k), k (., keys, d_k), v (., keys, d_v) or NULL. */
 typedef struct {
-  size_t queries, keys, d_k, d_v, v_stride;
+  size_t queries, keys, d_k, d_v;
   double scale, softcap;   /* as of softmax */
   int causal;              /* query i sees keys up to i + keys - queries */
   const int64_t *heads;    /* (heads, 3): which matrix of q, of k and v, of the mask a head has */
@@ -113,20 +118,19 @@ typedef struct {
   const void *bias;        /* additive mask of the dtype; NULL: none */
   ptrdiff_t mask_size, mask_query, mask_key; /* elements between matrices, queries, keys of it */
 } ic_attention;
-/* Its backward pass. `columns` are matrices transposed, a row a feature as v above: q's and dout's
- * rows q_stride elements apart, k's k_stride. Matrix m of q is used by the heads
- * q_users[q_begin[m]] ... q_users[q_begin[m + 1] - 1], of k likewise. */
+/* Its backward pass. Matrix m of q is used by the heads q_users[q_begin[m]] ...
+ * q_users[q_begin[m + 1] - 1], of k likewise. */
 typedef struct {
-  ic_attention heads;      /* with d_v, without v */
-  const void *v, *dout;    /* (., keys, d_v) as k, (heads, queries, d_v) */
-  const void *q_columns, *k_columns, *dout_columns;
-  size_t q_stride, k_stride;
+  ic_attention heads;
+  const void *dout;        /* (heads, queries, d_v) */
   const void *prepared;    /* (heads, queries, 3), by attention_prepare */
   const int64_t *q_begin, *q_users, *k_begin, *k_users;
 } ic_attention_gradient;
 enum {
   IC_LOGIT_MEAN = IC_ROW_STATISTICS, IC_LOGIT_VAR, IC_LOGIT_MAX, IC_KEYS, IC_ATTENTION_STATISTICS
 };
+/* Of a row of q's gradients: by the scale, and the sum of squares of those by scale q k'. */
+enum { IC_BY_SCALE, IC_LOGIT_SQUARES, IC_GRADIENT_SUMS };
 
 /* Exact sums of doubles and of their squares: integers in 32-bit digits held in 64-bit words. */
 enum {
@@ -161,22 +165,32 @@ struct ic_kernels {
                        int derivative);
   void (*moments_f32)(const float *x, size_t units, size_t batch, ic_moments *);
   void (*moments_f64)(const double *x, size_t units, size_t batch, ic_moments *);
-  /* One trial. moments: (n_layers, 2), pre-activation then activation, or NULL; y: the last
-   * activation (batch, n_out) or NULL; workspace: chain_workspace bytes at any address. */
-  int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *moments,
-                   float *y, void *workspace, const volatile int32_t *cancel);
-  int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *moments,
-                   double *y, void *workspace, const volatile int32_t *cancel);
+  /* The mean cosine of two rows of a batch; x ((batch + 15) / 16, units, 16), scales as many doubles
+   * as a unit has. */
+  double (*cosine_f32)(const float *x, size_t units, size_t batch, double *scales);
+  double (*cosine_f64)(const double *x, size_t units, size_t batch, double *scales);
+  /* One trial. input: moments of the input, or NULL; moments: (n_layers, 2), pre-activation then
+   * activation, or NULL; y: the last activation (batch, n_out) or NULL; workspace:
+   * chain_workspace bytes at any address. */
+  int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *input,
+                   ic_moments *moments, float *y, void *workspace, const volatile int32_t *cancel);
+  int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, ic_moments *input,
+                   ic_moments *moments, double *y, void *workspace,
+                   const volatile int32_t *cancel);
   size_t (*chain_workspace_f32)(const ic_chain *);
   size_t (*chain_workspace_f64)(const ic_chain *);
   /* One trial in pieces, for several threads: chain_input; then of each layer, before the next,
-   * chain_columns over ranges of its outputs that cover them, and chain_merge into the zeroed
-   * moments (2) of the layer. `shared` is the trial's workspace, `own` the thread's, perhaps the
-   * same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics; then
+   * chain_norm, chain_columns over ranges of its outputs that cover them, and chain_merge into the
+   * zeroed moments (2) of the layer. `shared` is the trial's workspace, `own` the thread's, perhaps
+   * the same; units (n_out, 2) of the layer; part (2) of the range, NULL for no statistics; then
    * chain_cosines into the same moments, before the next layer.
    * chain_merge: units (n, states) of `batch` values each, parts (n_parts, states). */
-  void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
-  void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial, void *shared);
+  void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                          ic_moments *, void *shared);
+  void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
+                          ic_moments *, void *shared);
+  void (*chain_norm_f32)(const ic_chain *, size_t layer, void *shared);
+  void (*chain_norm_f64)(const ic_chain *, size_t layer, void *shared);
   int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t trial, size_t layer,
                            size_t first, size_t last, ic_unit *units, ic_moments *part, float *y,
                            void *shared, void *own, const volatile int32_t *cancel);
@@ -195,17 +209,19 @@ struct ic_kernels {
    * respect to activation, pre-activation and weight, or NULL; of the weight's only count and m2,
    * here the sum of squares about 0. */
   int (*chain_backward_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
-                            ic_moments *moments, ic_moments *gradients, const ic_gradients *,
-                            void *workspace, const volatile int32_t *cancel);
+                            ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                            const ic_gradients *, void *workspace, const volatile int32_t *cancel);
   int (*chain_backward_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
-                            ic_moments *moments, ic_moments *gradients, const ic_gradients *,
-                            void *workspace, const volatile int32_t *cancel);
+                            ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                            const ic_gradients *, void *workspace, const volatile int32_t *cancel);
   /* The backward pass in pieces, after the forward one's: chain_output_gradient, into the moments
    * (2) of the last layer's activation and pre-activation; then of each layer, from the last one,
    * chain_backward_columns over ranges of its inputs that cover them, and chain_merge twice: units
    * (n_in, 2) and parts (2) into the two of the layer below, and weight_units (n_in), each of n_out
-   * values, into the weight's; and chain_cosines after chain_output_gradient and into the two of
-   * each layer below. NULL for no statistics; layer 0 has no layer below. */
+   * values, into the weight's; then chain_norm_backward, which does in a layer with a norm all that
+   * concerns the layer below, units and parts meaning nothing; and chain_cosines after
+   * chain_output_gradient and into the two of each layer below. NULL for no statistics; layer 0 has
+   * no layer below. */
   void (*chain_output_gradient_f32)(const ic_kernels *, const ic_chain *, uint64_t trial,
                                     ic_moments *, const ic_gradients *, void *shared, void *own);
   void (*chain_output_gradient_f64)(const ic_kernels *, const ic_chain *, uint64_t trial,
@@ -218,16 +234,20 @@ struct ic_kernels {
                                     size_t layer, size_t first, size_t last, ic_unit *units,
                                     ic_unit *weight_units, ic_moments *part, const ic_gradients *,
                                     void *shared, void *own, const volatile int32_t *cancel);
+  void (*chain_norm_backward_f32)(const ic_chain *, size_t layer, ic_moments *,
+                                  const ic_gradients *, void *shared);
+  void (*chain_norm_backward_f64)(const ic_chain *, size_t layer, ic_moments *,
+                                  const ic_gradients *, void *shared);
   /* One trial of a chain with Gaussian weights, none of them drawn: those of layer l are normal of
    * mean 0, and weight.stream and gradient_streams[l] are what it draws from instead; biases are
    * normal or constant. moments and gradients as of chain_backward, gradients (which may be NULL)
    * only of a chain with `backward` set; workspace: gram_workspace bytes at any address. */
   int (*gram_f32)(const ic_kernels *, const ic_chain *, const uint64_t *gradient_streams,
-                  uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
-                  const volatile int32_t *cancel);
+                  uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                  void *workspace, const volatile int32_t *cancel);
   int (*gram_f64)(const ic_kernels *, const ic_chain *, const uint64_t *gradient_streams,
-                  uint64_t trial, ic_moments *moments, ic_moments *gradients, void *workspace,
-                  const volatile int32_t *cancel);
+                  uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
+                  void *workspace, const volatile int32_t *cancel);
   size_t (*gram_workspace_f32)(const ic_chain *);
   size_t (*gram_workspace_f64)(const ic_chain *);
   /* p (rows, n) or NULL, may be z itself; statistics (rows, IC_ROW_STATISTICS) or NULL */
@@ -252,13 +272,14 @@ struct ic_kernels {
   void (*attention_prepare_f64)(const ic_attention *, const double *statistics,
                                 const double *output, const double *dout, size_t rows,
                                 double *prepared);
-  /* dx (of those rows, d_k) and dscale (of those rows), for rows matrix queries + query of q; with
-   * keys_are_lanes dx and dv (of those rows, d_v) for rows of k. The other may be NULL. */
+  /* dx (of those rows, d_k) and sums (of those rows, IC_GRADIENT_SUMS), for rows matrix queries +
+   * query of q; with keys_are_lanes dx and dv (of those rows, d_v) for rows of k. The other is
+   * NULL. */
   int (*attention_backward_f32)(const ic_attention_gradient *, int keys_are_lanes, size_t first,
-                                size_t last, float *dx, float *dv, double *dscale, void *workspace,
+                                size_t last, float *dx, float *dv, double *sums, void *workspace,
                                 const volatile int32_t *cancel);
   int (*attention_backward_f64)(const ic_attention_gradient *, int keys_are_lanes, size_t first,
-                                size_t last, double *dx, double *dv, double *dscale,
+                                size_t last, double *dx, double *dv, double *sums,
                                 void *workspace, const volatile int32_t *cancel);
   size_t (*attention_backward_workspace_f32)(const ic_attention_gradient *);
   size_t (*attention_backward_workspace_f64)(const ic_attention_gradient *);

@@ -38,6 +38,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "activations.h"
 #include "moments.h"
 #include "matmul.h"
+#include "norm.h"
 #include "chain.h"
 #include "backward.h"
 #include "gram.h"
@@ -48,6 +49,7 @@ void IC_FILL(sampling, IC_ISA)(ic_kernels *k) {
 #include "activations.h"
 #include "moments.h"
 #include "matmul.h"
+#include "norm.h"
 #include "chain.h"
 #include "backward.h"
 #include "gram.h"
@@ -61,12 +63,16 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->activate_f64 = activate_f64;
   k->moments_f32 = moments_f32;
   k->moments_f64 = moments_f64;
+  k->cosine_f32 = cosine_f32;
+  k->cosine_f64 = cosine_f64;
   k->chain_f32 = chain_f32;
   k->chain_f64 = chain_f64;
   k->chain_workspace_f32 = chain_workspace_f32;
   k->chain_workspace_f64 = chain_workspace_f64;
   k->chain_input_f32 = chain_input_f32;
   k->chain_input_f64 = chain_input_f64;
+  k->chain_norm_f32 = chain_norm_f32;
+  k->chain_norm_f64 = chain_norm_f64;
   k->chain_columns_f32 = chain_columns_f32;
   k->chain_columns_f64 = chain_columns_f64;
   k->chain_merge = chain_merge;
@@ -78,6 +84,8 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->chain_output_gradient_f64 = chain_output_gradient_f64;
   k->chain_backward_columns_f32 = chain_backward_columns_f32;
   k->chain_backward_columns_f64 = chain_backward_columns_f64;
+  k->chain_norm_backward_f32 = chain_norm_backward_f32;
+  k->chain_norm_backward_f64 = chain_norm_backward_f64;
   k->gram_f32 = gram_f32;
   k->gram_f64 = gram_f64;
   k->gram_workspace_f32 = gram_workspace_f32;

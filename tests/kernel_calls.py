@@ -109,6 +109,7 @@ def run_columns(kernels, spec, cuts, trial=0, y_shape=None):
     shared, own = (np.full(kernels.chain_workspace(chain), 255, np.uint8) for _ in range(2))
     kernels.chain_input(chain, trial, shared)
     for layer, n_out in enumerate(widths[1:]):
+        kernels.chain_norm(chain, layer, shared)
         units = np.full((n_out, 2, _core.UNIT), np.nan)
         parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
         for part, (first, last) in zip(parts, cuts, strict=True):
@@ -121,19 +122,28 @@ def run_columns(kernels, spec, cuts, trial=0, y_shape=None):
     return states, y
 
 
-def chain(kernels, x, weights, biases, names, thresholds=None):
+NORMS = {None: 0, "rms": _core.RMS_NORM, "layer": _core.LAYER_NORM}
+
+
+def architecture(norms, residuals):
+    """The last two arguments of `_core.Chain`, which come after the output's gradient."""
+    return None if norms is None else [NORMS[norm] for norm in norms], residuals
+
+
+def chain(kernels, x, weights, biases, names, thresholds=None, norms=None, residuals=None):
     """(y, states) of a chain over given arrays."""
     widths = [x.shape[1]] + [w.shape[0] for w in weights]
     spec = (
         x.dtype.name, 0, x.shape[0], widths, layer_codes(names, thresholds), x, weights, biases,
+        None, *architecture(norms, residuals),
     )  # fmt: skip
     states, y = run_chain(kernels, spec, y_shape=(x.shape[0], widths[-1]))
     return y, states[0]
 
 
 def run_backward(kernels, spec, trial=0, n_trials=1, *, stats=True, out=None):
-    """(forward states, gradient states) of trials of `_core.Chain(*spec)`, whose last entry is the
-    source of the output's gradient; `out` a `_core.Gradients` or None."""
+    """(forward states, gradient states) of trials of `_core.Chain(*spec)`, which has the source of
+    the output's gradient; `out` a `_core.Gradients` or None."""
     n_layers = len(spec[3]) - 1
     chain = _core.Chain(*spec)
     states, gradients = (
@@ -165,6 +175,7 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
     cancel = np.zeros(1, np.int32)
     kernels.chain_input(chain, trial, shared)
     for layer, n_out in enumerate(widths[1:]):
+        kernels.chain_norm(chain, layer, shared)
         units = np.full((n_out, 2, _core.UNIT), np.nan)
         parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
         for part, (first, last) in zip(parts, cuts, strict=True):
@@ -188,25 +199,31 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
             assert kernels.chain_backward_columns(
                 chain, trial, layer, *ends, units, weight_units, part, out, shared, own, cancel
             )
+        below = gradients[layer - 1, :2] if layer else None
+        kernels.chain_norm_backward(chain, layer, below, out, shared)
         if layer:
-            kernels.chain_merge(units, batch, parts, gradients[layer - 1, :2])
-            kernels.chain_cosines(chain, layer - 1, True, gradients[layer - 1, :2], shared, own)
+            if not chain.norms[layer]:
+                kernels.chain_merge(units, batch, parts, below)
+            kernels.chain_cosines(chain, layer - 1, True, below, shared, own)
         kernels.chain_merge(weight_units, n_out, parts[:0, :1].copy(), gradients[layer, 2:])
     return states, gradients
 
 
-def chain_backward(kernels, x, weights, dy, biases, names):
+def chain_backward(kernels, x, weights, dy, biases, names, norms=None, residuals=None):
     """(dx, [dW], [db], gradient states) of a chain over given arrays."""
     widths = [x.shape[1]] + [w.shape[0] for w in weights]
-    spec = (x.dtype.name, 0, x.shape[0], widths, layer_codes(names), x, weights, biases, dy)
+    spec = (
+        x.dtype.name, 0, x.shape[0], widths, layer_codes(names), x, weights, biases, dy,
+        *architecture(norms, residuals),
+    )  # fmt: skip
     dx, dw, db = gradient_arrays(x.dtype, x.shape[0], widths)
     _, states = run_backward(kernels, spec, out=_core.Gradients(x.dtype.name, dx, dw, db))
     return dx, dw, db, states[0]
 
 
-def run_gram(kernels, spec, gradient_streams=None, trial=0, n_trials=1):
+def run_gram(kernels, spec, gradient_streams=None, trial=0, n_trials=1, inputs=None):
     """(forward states, gradient states) of trials of `_core.Chain(*spec)` without its weights; the
-    latter None without gradient_streams, one a layer."""
+    latter None without gradient_streams, one a layer. The inputs' moments go into `inputs`."""
     n_layers = len(spec[3]) - 1
     chain = _core.Chain(*spec)
     states = np.full((n_trials, n_layers, 2, len(FIELDS)), np.nan)
@@ -216,7 +233,9 @@ def run_gram(kernels, spec, gradient_streams=None, trial=0, n_trials=1):
     streams = np.array(gradient_streams or [0] * n_layers, np.uint64)
     workspace = np.full(kernels.gram_workspace(chain), 255, np.uint8)
     cancel = np.zeros(1, np.int32)
-    assert kernels.gram(chain, streams, trial, n_trials, states, gradients, workspace, cancel)
+    assert kernels.gram(
+        chain, streams, trial, n_trials, states, gradients, workspace, cancel, inputs
+    )
     return states, gradients
 
 

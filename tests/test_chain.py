@@ -175,6 +175,19 @@ def test_drawn_weights_are_those_of_their_streams(every_isa, batch, widths, dtyp
     assert all(same_bits(results[0], other) for other in results)
 
 
+def test_moments_of_the_input_are_those_of_its_stream(every_isa, dtype):
+    spec, sources = drawn_spec(dtype, 3, 19, [37, 4], ["relu"])
+    built = _core.Chain(*spec)
+    for kernels in every_isa:
+        workspace = np.empty(kernels.chain_workspace(built), np.uint8)
+        inputs, whole = np.full((2, _core.MOMENTS), np.nan), np.full(_core.MOMENTS, np.nan)
+        assert kernels.chain(built, 4, 2, None, None, workspace, np.zeros(1, np.int32), inputs)
+        x = drawn_by_hand(kernels, sources["input"], (19, 37), 3, 5, dtype)
+        kernels.chain_input(built, 5, workspace, whole)
+        for state in (inputs[1], whole):
+            assert same_bits(state, moments(kernels, x.T))
+
+
 def test_trials_do_not_know_each_other(kernels, dtype):
     """Trials 0 … 5 in one call, in two, and one by one; the trial number wraps with the stream."""
     spec, _ = drawn_spec(dtype, 1, 9, [12, 12, 12], ["relu", "tanh"])

@@ -220,6 +220,17 @@ class TestLaw:
         ]
         assert_same_law(*tables)
 
+    def test_moments_of_the_input_are_those_of_its_stream(self, every_isa):
+        spec = gram_spec(np.ones((3, 300)), [300, 5], ["relu"], [(1.0, None, None)])
+        spec = (*spec[:5], source(9, 1.5), *spec[6:])  # drawn, as by the dense chain
+        chain = _core.Chain(*spec)
+        for kernels in every_isa:
+            by_gram, by_chain = np.full((2, 1, _core.MOMENTS), np.nan)
+            run_gram(kernels, spec, trial=4, inputs=by_gram)
+            workspace = np.empty(kernels.chain_workspace(chain), np.uint8)
+            kernels.chain_input(chain, 4, workspace, by_chain[0])
+            assert same_bits(by_gram, by_chain)
+
     def test_a_first_layer_of_one_unit_is_the_gaussian(self, rng):
         """E (mean h)² = 1ᵀA1/B² and E Σ(h − mean h)² = tr A − 1ᵀA1/B, A = σ²XXᵀ + β²."""
         x = rng.normal(size=(5, 8))

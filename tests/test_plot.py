@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The figure of a propagation."""
+"""Figures: what is drawn, not how it looks."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ import initcore as ic
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -22,57 +23,137 @@ def propagate(init="kaiming_normal", layers=6, **options):
     return ic.propagate([8] * (layers + 1), init=init, **{"trials": 5, "batch": 4} | options)
 
 
-def lines(figure):
+def panel(figure, word):
+    """The one with the word on its vertical axis."""
+    (found,) = (axes for axes in figure.axes if word in axes.get_ylabel())
+    return found
+
+
+def lines(axes):
     """(measured, theory) of each result, in order."""
-    drawn = [line for line in figure.axes[0].lines if line.get_xdata().size > 1]
+    drawn = [line for line in axes.lines if line.get_xdata().size > 1]
     return list(zip(drawn[::2], drawn[1::2], strict=True))
+
+
+def bars(axes):
+    """Of the error bars: layer, low, high."""
+    (segments,) = (c.get_segments() for c in axes.collections if isinstance(c, LineCollection))
+    return [(low[0], low[1], high[1]) for low, high in segments]
+
+
+def bands(axes):
+    """Of each shaded band, widest first: low and high by layer."""
+    found = []
+    for shade in (c for c in axes.collections if not isinstance(c, LineCollection)):
+        corners = shade.get_paths()[0].vertices
+        edges = [corners[corners[:, 0] == x, 1] for x in np.unique(corners[:, 0])]
+        found.append(np.array([[edge.min(), edge.max()] for edge in edges]).T)
+    return found
 
 
 def labels(figure):
     return figure.axes[0].texts
 
 
-def test_a_result_its_error_and_its_theory():
-    result = propagate()
-    figure = plot.propagation(result)
-    assert isinstance(figure, Figure)
-    axes = figure.axes[0]
-    ((measured, theory),) = lines(figure)
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize("word", ["of h", "∂/∂h"])
+def test_a_second_moment_its_errors_its_theory_and_its_networks(word):
+    result = propagate(trials=40, backward=True)
+    stats, predicted = {
+        "of h": (result.pre, result.theory.pre),
+        "∂/∂h": (result.grad_pre, result.theory.grad_pre),
+    }[word]
+    axes = panel(plot.propagation(result), word)
+    ((measured, theory),) = lines(axes)
     assert axes.get_yscale() == "log"
     assert np.array_equal(measured.get_xdata(), np.arange(1, 7))
-    assert np.array_equal(measured.get_ydata(), result.pre.second_moment)
-    assert np.array_equal(theory.get_ydata(), result.theory.pre.second_moment)
+    assert np.array_equal(measured.get_ydata(), stats.second_moment)
+    assert np.array_equal(theory.get_ydata(), predicted.second_moment)
     assert theory.is_dashed()
     assert not measured.is_dashed()
-    (band,) = axes.collections
-    top = band.get_paths()[0].vertices[:, 1].max()
-    assert top == np.max(result.pre.second_moment + result.pre.se.second_moment)
-    assert [text.get_text() for text in labels(figure)] == [result.label]
+    for layer, low, high in bars(axes):
+        mean, se = (s.second_moment[int(layer) - 1] for s in (stats, stats.se))
+        assert (low, high) == (max(mean - se, 0.1 * mean), mean + se)
+    energies = np.exp(stats.log_energy_quantiles)
+    wide, narrow = bands(axes)
+    assert np.array_equal(wide, energies[[0, 4]])
+    assert np.array_equal(narrow, energies[[1, 3]])
+    low, high = axes.get_ylim()
+    assert low < energies.min() < energies.max() < high
 
 
-def test_a_backward_pass_is_dotted_beside_its_theory():
+def test_networks_of_given_inputs(rng):
+    """Twice as large, and four times the energy: the bands and the table's median go with it."""
+    x = 2 * rng.choice([-1.0, 1.0], size=(3, 8))
+    result = propagate("normal(std=0.2)", x=x, batch=3, trials=30)
+    assert result.input_second_moment == 4
+    wide, _ = bands(panel(result.plot(), "of h"))
+    energies = 4 * np.exp(result.pre.log_energy_quantiles)
+    assert np.array_equal(wide, energies[[0, 4]])
+    heading, first = result.tables()[0][1][:2]
+    assert first[heading.index("median")] == f"{energies[2, 0]:.2g}"
+
+
+def test_the_words_of_a_portrait():
     result = propagate(backward=True)
-    figure = plot.propagation(result)
-    (measured, _), (gradient, theory) = lines(figure)
-    assert np.array_equal(gradient.get_ydata(), result.grad_pre.second_moment)
-    assert np.array_equal(theory.get_ydata(), result.theory.grad_pre.second_moment)
-    assert gradient.get_linestyle() == ":"
-    assert to_hex(gradient.get_color()) == to_hex(measured.get_color())
-    low, high = figure.axes[0].get_ylim()
-    assert low < min(gradient.get_ydata()) < max(measured.get_ydata()) < high
-    assert "gradient by it" in [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+    figure = result.plot()
+    assert isinstance(figure, Figure)
+    assert figure.get_suptitle() == result.title
+    forward, backward = panel(figure, "of h"), panel(figure, "∂/∂h")
+    assert forward.get_title("left").startswith(f"forward: {result.outcome}, ×")
+    assert backward.get_title("left").startswith(f"backward: {result.grad_outcome}, ×")
+    assert legend(forward) == [
+        "mean, ± s.e.", "infinite width", "middle 50 % of networks", "middle 90 % of networks",
+    ]  # fmt: skip
+    assert len(propagate(batch=1).plot().axes) == 2  # no cosine of one input
+
+
+def test_shares_and_the_cosine():
+    result = propagate(trials=20)
+    figure = result.plot()
+    zeros, dead = panel(figure, "share").lines
+    assert legend(panel(figure, "share")) == ["x = 0", "dead units"]
+    assert np.array_equal(zeros.get_ydata(), result.post.zero_fraction)
+    assert np.array_equal(dead.get_ydata(), result.post.dead_fraction)
+    cosine, _ = panel(figure, "cosine").lines
+    assert np.array_equal(cosine.get_ydata(), result.pre.cosine)
+    tanh = propagate("normal(std=1)", activation="tanh", batch=1)
+    figure = tanh.plot()
+    (saturated,) = panel(figure, "share").lines
+    assert np.array_equal(saturated.get_ydata(), tanh.pre.saturated_fraction)
+    assert len(propagate(activation="linear", batch=1).plot().axes) == 1
 
 
 def test_several_results_have_colours_and_labels_of_their_own():
     results = ic.compare_inits(["kaiming_normal", "kaiming_uniform", "zeros"], [8] * 7, trials=3)
     for figure in (plot.propagation(results), plot.propagation(list(results)), results.plot()):
-        pairs = lines(figure)
+        (axes,) = figure.axes
+        pairs = lines(axes)
         assert len(pairs) == 3
+        assert not bands(axes)
         assert len({to_hex(measured.get_color()) for measured, _ in pairs}) == 3
         texts = labels(figure)
         assert [text.get_text() for text in texts] == [result.label for result in results]
         for text, (measured, _) in zip(texts, pairs, strict=True):
             assert to_hex(text.get_color()) == to_hex(measured.get_color())
+
+
+def test_gradients_of_several_results_stand_below():
+    inits = ["kaiming_normal", "xavier_normal"]
+    results = ic.compare_inits(inits, [8] * 7, trials=3, backward=True)
+    figure = results.plot()
+    for word, side in (("of h", "pre"), ("∂/∂h", "grad_pre")):
+        for result, (measured, theory) in zip(results, lines(panel(figure, word)), strict=True):
+            assert np.array_equal(measured.get_ydata(), getattr(result, side).second_moment)
+            predicted = getattr(result.theory, side).second_moment
+            assert np.array_equal(theory.get_ydata(), predicted)
+    above, below = (
+        [to_hex(measured.get_color()) for measured, _ in lines(axes)] for axes in figure.axes
+    )
+    assert above == below
 
 
 def test_labels_of_equal_curves_do_not_touch():
@@ -84,15 +165,33 @@ def test_labels_of_equal_curves_do_not_touch():
     assert max(box.x1 for box in boxes) <= figure.bbox.x1
 
 
-def test_overflow_and_zeros_leave_gaps_and_no_warning(tmp_path):
-    results = [propagate("normal(std=1e6)", layers=20), propagate("zeros", layers=20)]
-    figure = plot.propagation(results, tmp_path / "gaps.png")
-    (overflowed, _), (zeros, _) = lines(figure)
+def test_overflow_and_zeros_leave_gaps_and_no_warning():
+    options = {"layers": 20, "backward": True}
+    results = [propagate("normal(std=1e6)", **options), propagate("zeros", **options)]
+    for figure in (plot.propagation(results), *(result.plot() for result in results)):
+        figure.draw_without_rendering()
+    figure = plot.propagation(results)
+    (overflowed, _), (zeros, _) = lines(figure.axes[0])
     bad = results[0].pre.nonfinite_fraction > 0
     assert bad.any()
     assert np.array_equal(np.isnan(overflowed.get_ydata()), bad)
     assert np.isnan(zeros.get_ydata()).all()
     assert len(labels(figure)) == 2
+    figure = results[0].plot()
+    (crossed,) = (m for m in panel(figure, "of h").lines if m.get_marker() == "x")
+    assert crossed.get_xdata() == np.flatnonzero(~bad)[-1] + 1
+    shares = [line.get_ydata() for line in panel(figure, "share").lines]
+    assert all(np.isnan(values[bad]).all() for values in shares)
+
+
+def test_the_networks_of_an_overflow_are_not_the_rest():
+    """Of trials that overflow there are no quantiles, so that those of the others would mislead."""
+    result = ic.propagate([8] * 61, activation="linear", init="normal(std=8)", trials=20, batch=4)
+    some = result.pre.overflow_trials > 0
+    assert 0 < result.pre.overflow_trials[some][0] < 20
+    (wide, narrow) = bands(panel(result.plot(), "of h"))
+    for band in (wide, narrow):
+        assert band.shape[1] == np.count_nonzero(~some)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +202,7 @@ def test_one_trial_and_one_layer(tmp_path, options):
 
 
 def test_a_chain_that_holds_is_not_made_to_look_ragged():
-    low, high = plot.propagation(propagate(layers=2, trials=50)).axes[0].get_ylim()
+    low, high = plot.propagation(propagate(layers=2)).axes[0].get_ylim()
     assert high / low > 99
 
 

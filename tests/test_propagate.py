@@ -3,13 +3,14 @@
 
 import math
 import pickle
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import initcore as ic
-from initcore.results.text import measured
+from initcore.results.text import measured, number
 
 
 def near(measured, se, expected, sigmas=5.0):
@@ -148,15 +149,77 @@ class TestVerdicts:
         chain = {"widths": [64] * 6, "init": "normal(std=1)", "trials": 20}
         result = ic.propagate(**chain, activation="tanh")
         assert result.outcome == "saturates"
-        assert "% of layer 5" in result.verdict
-        assert ic.propagate(**chain, activation="tanh", last="linear").verdict.endswith("layer 4")
+        assert "% of layer 5; a gain of 1.593 would hold E[h²] at 1" in result.verdict
+        assert "% of layer 4;" in ic.propagate(**chain, activation="tanh", last="linear").verdict
         assert ic.propagate(**chain, activation="relu").outcome == "explodes"
 
-    def test_advice_is_for_activations_that_scaling_passes_through(self):
+    def test_a_scale_is_advised_where_the_activation_lets_it_through(self):
         chain = {"widths": [64] * 11, "init": "normal(std=0.01)", "trials": 20}
-        assert "would hold" not in ic.propagate(**chain, activation="tanh").verdict
-        assert "would hold" in ic.propagate(**chain, activation="leaky_relu(0.2)").verdict
+        assert ".scaled(" not in ic.propagate(**chain, activation="tanh").verdict
+        assert ".scaled(" in ic.propagate(**chain, activation="leaky_relu(0.2)").verdict
         assert "would hold" not in ic.propagate(**chain, bias="ones").verdict
+
+    def test_a_scale_is_advised_for_either_direction(self):
+        """Where a chain narrows by half a layer, fan_in and fan_out are √2 apart."""
+        chain = {"widths": [256, 128, 64, 32, 16], "init": "xavier_normal", "backward": True}
+        result = ic.propagate(**chain, trials=40)
+        forward, backward = result.verdict.split("; gradient ")
+        # 2 fan_in / (fan_in + fan_out) = 4/3, of which relu leaves half; backward it is 2/3.
+        assert f"; .scaled({1.5**0.5:.4g}) would hold" in forward
+        assert f"; .scaled({3**0.5:.4g}) would hold" in backward
+        assert "a gain of" not in result.verdict
+
+    def test_gains_are_advised_where_there_is_no_such_scale(self):
+        """At E[h²] = 1 tanh holds forward with σ_w² = 1/E φ², backward with 1/E φ′², and both on
+        the edge of chaos, where biases make up the difference."""
+        chain = {"widths": [200] * 21, "activation": "tanh", "trials": 60, "batch": 8}
+        result = ic.propagate(**chain, init="lecun_normal", backward=True)
+        forward, backward = result.verdict.split("; gradient ")
+        assert forward.endswith("; a gain of 1.593 would hold E[h²] at 1")
+        assert backward.endswith(
+            "; at E[h²] = 1 it would hold with a gain of 1.467, E[h²] with 1.593 "
+            "(σ_w² ×1.178 apart), both with 1.467 and biases of std 0.3885"
+        )
+        edge = ic.theory.edge_of_chaos("tanh", 1.0)
+        assert [f"{v**0.5:.4g}" for v in edge] == ["1.467", "0.3885"]
+        held = ic.propagate(**chain, init="lecun_normal().scaled(1.593)", backward=True)
+        assert held.outcome == "holds"
+        assert held.pre.second_moment[-1] == pytest.approx(1, abs=0.05)
+        assert held.grad_outcome == "explodes"
+        # 10 layers down from where E[h²] has come to 1
+        both = ic.propagate(
+            **chain, init="lecun_normal().scaled(1.467)", bias="normal(0.3885)", backward=True
+        )
+        assert both.outcome == "holds"
+        assert both.pre.second_moment[-1] == pytest.approx(1, abs=0.05)
+        for passed, bound in ((both, 0.02), (held, 0.02)):
+            top, below = passed.grad_pre.second_moment[[18, 8]]
+            factor = (below / top) ** 0.1
+            assert factor == pytest.approx(1 if passed is both else 1.178, abs=bound)
+
+    def test_a_gain_that_would_not_stay_is_said_not_to(self):
+        """gelu's E[h²] = 1 is a fixed point from which every deviation grows."""
+        result = ic.propagate([400] * 4, activation="gelu", init="lecun_normal", trials=30)
+        assert result.outcome == "decays"
+        wanted = "; a gain of 1.534 would hold E[h²] at 1, but deviations would grow ×1.144 a layer"
+        assert result.verdict.endswith(wanted)
+
+    def test_inputs_that_become_alike_are_said_to(self):
+        """sigmoid: c′ = (σ_w² E φ(√q u) φ(√q v))/(σ_w² E φ²) brings them together in a few layers;
+        tanh without biases keeps them apart, and one input is like no other."""
+        chain = {"widths": [300] * 7, "init": "lecun_normal", "trials": 20}
+        q, c, cosines = 1.0, 0.0, [0.0]
+        for _ in range(5):
+            c = ic.theory.correlation_map("sigmoid", c, 1.0, 0.0, q)
+            q = ic.theory.predict([300, 300, 300], activation="sigmoid", init="lecun_normal",
+                                  input_second_moment=q).post.second_moment[0]  # fmt: skip
+            cosines.append(c)
+        first = next(layer for layer, c in enumerate(cosines, 1) if c > 0.99)
+        assert 1 < first < 6
+        words = f"; inputs are alike from layer {first}: mean cosine of h above 0.99"
+        assert ic.propagate(**chain, activation="sigmoid", batch=2).verdict.endswith(words)
+        for alone in ({"activation": "tanh"}, {"activation": "sigmoid", "batch": 1}):
+            assert "alike" not in ic.propagate(**chain, **alone).verdict
 
     def test_too_little_to_judge(self):
         one_trial = ic.propagate([16] * 6, trials=1)
@@ -310,13 +373,76 @@ class TestBackward:
         assert result.grad_outcome == "vanishes"
         assert "gradient vanishes: exactly 0 from layer 2" in result.verdict
 
-    def test_a_table_shows_both(self):
+    def test_a_table_of_its_own(self):
         result = ic.propagate([8] * 3, trials=3, backward=True)
-        heading, by_h, by_x = str(result).splitlines()[1:4]
-        assert heading.split()[-4:] == ["gradient", "±", "s.e.", "predicted"]
-        for row, side in ((by_h, result.grad_pre), (by_x, result.grad_post)):
-            shown = measured(side.second_moment[0], side.se.second_moment[0])
-            assert row.rpartition("  ")[0].rstrip().endswith(shown)
+        assert "∂" not in str(replace(result, spec={**result.spec, "backward": False}))
+        caption = "backward, from a standard normal gradient by the last x:"
+        lines = str(result).splitlines()
+        row = " ".join(lines[lines.index(caption) + 2].split())
+        for stats in (result.grad_pre, result.grad_weight):
+            assert measured(stats.second_moment[0], stats.se.second_moment[0]) in row
+        for stats in (result.grad_post, result.theory.grad_pre, result.theory.grad_weight):
+            assert f" {number(stats.second_moment[0])}" in row
+
+
+class TestLogEnergy:
+    def test_relu_networks_have_the_exact_finite_width_law(self):
+        """Of one input, ln(energy / input energy): mean and variance at every depth, forward, and
+        backward by x, where each layer multiplies the gradient likewise (Hanin & Nica 2019)."""
+        widths, trials = [32] * 9, 3000
+        result = ic.propagate(widths, batch=1, trials=trials, backward=True)
+        for layer in (1, 4, 8):
+            law = ic.theory.log_energy("relu", widths[: layer + 1])
+            stats, at = result.post, layer - 1
+            assert near(stats.log_energy_mean[at], stats.se.log_energy_mean[at], law.mean)
+            assert near(stats.log_energy_var[at], law.var * math.sqrt(3 / trials), law.var)
+            low, *_, high = stats.log_energy_quantiles[:, at]
+            assert high - low == pytest.approx(2 * 1.645 * math.sqrt(law.var), rel=0.15)
+        top = result.grad_post
+        assert top.log_energy_mean[7] == top.log_energy_var[7] == 0
+        assert top.log_energy_quantiles[2, 7] < 1 / 32
+        assert np.all(np.diff(top.log_energy_var) < 0)
+        assert result.pre.dead_trials.tolist() == [0] * 8
+
+    def test_the_quantiles_are_those_of_the_trials(self):
+        trials = [ic.propagate([8] * 4, trials=range(t, t + 1)) for t in range(25)]
+        whole = sum(trials[1:], trials[0])
+        logs = [one.pre.log_energy_mean[2] for one in trials]
+        assert whole.pre.log_energy_mean[2] == pytest.approx(np.mean(logs), rel=1e-14)
+        assert whole.pre.log_energy_var[2] == pytest.approx(np.var(logs, ddof=1), rel=1e-12)
+        for row, fraction in enumerate((0.05, 0.25, 0.5, 0.75, 0.95)):
+            found = whole.pre.log_energy_quantiles[row, 2]
+            beside = [np.quantile(logs, fraction, method=m) for m in ("lower", "higher")]
+            assert beside[0] - 0.05 <= found <= beside[1] + 0.05
+
+    def test_it_is_relative_to_the_input(self):
+        """A linear layer of ones after inputs of its own: units agree, so ln of Σ² over energy."""
+        result = ic.propagate([1, 3], init="constant(2)", activation="linear", trials=5)
+        for stats in (result.pre, result.post):
+            assert stats.log_energy_mean[0] == pytest.approx(math.log(4), rel=1e-13)
+            assert stats.log_energy_var[0] < 1e-26
+
+    def test_dead_and_overflowed_trials_are_counted_apart(self):
+        # both of two units are off in a quarter of the layers that are still alive
+        trials, alive = 400, 0.75 ** np.arange(1, 6)
+        result = ic.propagate([2] * 6, batch=1, trials=trials)
+        dead = result.post.dead_trials
+        limits = 5 * np.sqrt(trials * alive * (1 - alive))
+        assert np.all(np.abs(dead - trials * (1 - alive)) <= limits)
+        assert np.all(result.post.overflow_trials == 0)
+        assert np.isfinite(result.post.log_energy_mean).all()
+        result = ic.propagate([8] * 3, init="normal(std=1e30)", trials=4)
+        assert result.pre.overflow_trials.tolist() == [0, 4]
+        assert np.isnan(result.pre.log_energy_quantiles[:, 1]).all()
+
+    def test_files_and_sums_keep_every_bit(self, tmp_path):
+        whole = ic.propagate([5] * 3, trials=9, backward=True)
+        parts = [ic.propagate([5] * 3, trials=r, backward=True) for r in (range(4), range(4, 9))]
+        parts[1].save(tmp_path / "part.json")
+        total = ic.Propagation.load(tmp_path / "part.json") + parts[0]
+        assert total.equals(whole)
+        for side in ("pre", "post", "grad_pre", "grad_post"):
+            assert getattr(total, side).equals(getattr(whole, side))
 
 
 class TestAlike:
@@ -408,7 +534,7 @@ class TestResults:
         assert np.array_equal(double.pre.second_moment, [4, 16] * single.pre.second_moment)
         lines = str(comparison).splitlines()
         assert "kaiming_normal().scaled(2" in lines[1]
-        assert lines[-3].startswith("kaiming_normal() ")
+        assert sum(line.startswith("kaiming_normal() ") for line in lines) == 1
         assert "<table>" in comparison._repr_html_()
 
 
@@ -423,7 +549,7 @@ class TestArguments:
             ({"widths": [3, 2.0]}, TypeError, r"widths\[1\] must be a positive integer; got 2.0"),
             ({"widths": [True, 2]}, TypeError, r"widths\[0\]"),
             ({"batch": 0}, ValueError, "batch must be a positive integer; got 0"),
-            ({"batch": None}, TypeError, "batch"),
+            ({"batch": 2.0}, TypeError, "batch must be a positive integer; got 2.0"),
             ({"trials": 0}, ValueError, "trials must be a positive integer; got 0"),
             ({"trials": 1.5}, TypeError, "trials"),
             ({"trials": True}, TypeError, "trials"),
@@ -445,6 +571,15 @@ class TestArguments:
             ({"init": "normal(std=-1)"}, ValueError, "init"),
             ({"bias": "zero"}, ValueError, "bias: .*zero"),
             ({"bias": [None]}, ValueError, "bias must be one, or a list of 2"),
+            ({"norm": "batch"}, ValueError, "norm must be None or one of rms, layer, got 'batch'"),
+            ({"norm": 1}, TypeError, "norm must be None or one of rms, layer, got 1"),
+            ({"norm": ["rms"]}, ValueError, "norm must be one, or a list of 2"),
+            ({"residual": "1/L"}, ValueError, r"residual must be .*'1/sqrt\(L\)', got '1/L'"),
+            ({"residual": math.nan}, ValueError, "residual must be a finite real number, got nan"),
+            ({"residual": 1j}, TypeError, "residual must be a finite real number"),
+            ({"residual": [1.0, "x"]}, ValueError, r"residual\[1\]: .*'x'"),
+            ({"residual": [1.0] * 3}, ValueError, "residual must be one, or a list of 2"),
+            ({"widths": [3, 3, 4], "residual": 1}, ValueError, "residual: layer 1 .* 3 and 4"),
             ({"threads": 0}, ValueError, "threads"),
             ({"executor": 3}, TypeError, "executor"),
             ({"progress": 3}, TypeError, "progress"),
@@ -492,6 +627,154 @@ class TestCalibration:
     def test_a_gross_factor_needs_no_many_trials(self):
         result = ic.propagate([32] * 31, init="xavier_normal", trials=10)
         assert result.outcome == "decays"
+
+
+class TestNormsAndResidualBranches:
+    """h = W norm(x) + b, x ← φ(h) or x + m φ(h)."""
+
+    LINEAR: ClassVar = {"widths": [24] * 9, "activation": "linear", "batch": 8, "trials": 200}
+
+    def test_two_worlds(self):
+        """Branches of variance v: where each sees the stream it multiplies it by 1 + v, behind a
+        norm each adds v to it, 1/√L of each in all v. Exact at any width."""
+        v, layer = 0.3, np.arange(1, 9)
+        init = f"normal(std={math.sqrt(v / 24)})"
+        for shape, expected in (
+            ({"residual": True}, (1 + v) ** layer),
+            ({"residual": 1.0, "norm": "rms"}, 1 + v * layer),
+            ({"residual": "1/sqrt(L)", "norm": "rms"}, 1 + v * layer / 8),
+            ({"residual": 8**-0.5}, (1 + v / 8) ** layer),
+        ):
+            result = ic.propagate(**self.LINEAR, init=init, **shape)
+            at = zip(result.post.second_moment, result.post.se.second_moment, expected, strict=True)
+            assert all(near(*one) for one in at)
+            np.testing.assert_allclose(result.theory.post.second_moment, expected, rtol=1e-12)
+            seen = expected if "norm" in shape else None
+            if seen is not None:  # every h has the same energy, however loud the stream
+                sizes = result.pre.second_moment, result.pre.se.second_moment
+                assert all(near(*one, v) for one in zip(*sizes, strict=True))
+
+    def test_gradients_of_the_two_worlds(self):
+        """Downwards, too: (1 + v)^(layers above) of ∂/∂x without a norm."""
+        v = 0.3
+        init = f"normal(std={math.sqrt(v / 24)})"
+        result = ic.propagate(**self.LINEAR, init=init, residual=1, backward=True)
+        above = np.arange(7, -1, -1)
+        for side, expected in (
+            (result.grad_post, (1 + v) ** above),
+            (result.grad_pre, (1 + v) ** above),
+            (result.grad_weight, 8 * (1 + v) ** (above + np.arange(8))),
+        ):
+            at = zip(side.second_moment, side.se.second_moment, expected, strict=True)
+            assert all(near(*one) for one in at)
+
+    @pytest.mark.parametrize("norm", ["rms", "layer"])
+    def test_a_norm_divides_gradients_by_what_it_divided(self, norm):
+        """σ_g²/σ_x², of rows of n independent normals exactly (1 − 1/n) E σ_x⁻² σ_g² (rms) and
+        (1 − 2/n) of it (layer), where E n/χ²_k = n/(k − 2)."""
+        n, sigma = 20, 3.0
+        result = ic.propagate(
+            [n, n, n], activation="linear", norm=[None, norm], batch=4, trials=2000,
+            init=[f"normal(std={sigma / math.sqrt(n)})", f"normal(std={0.5 / math.sqrt(n)})"],
+            backward=True,
+        )  # fmt: skip
+        lost, degrees = (1, n) if norm == "rms" else (2, n - 1)
+        exact = 0.25 * (1 - lost / n) * n / (n - 2) * n / (degrees - 2) / sigma**2
+        gradient = result.grad_post
+        assert near(gradient.second_moment[0], gradient.se.second_moment[0], exact)
+        assert result.theory.grad_post.second_moment[0] == pytest.approx(0.25 / sigma**2)
+
+    @pytest.mark.parametrize(
+        ("name", "norm", "residual"),
+        [
+            ("gelu", "layer", "1/sqrt(L)"), ("tanh", "rms", 0.5), ("relu", "layer", None),
+            ("tanh", None, [None, 0.7, 0.7]),
+        ],
+    )  # fmt: skip
+    def test_wide_layers_meet_the_theory(self, name, norm, residual):
+        """Forward and backward, to a few parts in the width."""
+        result = ic.propagate(
+            [200] * 4, activation=name, init="lecun_normal", bias="normal(0.3)", batch=4,
+            trials=100, backward=True, norm=norm, residual=residual,
+        )  # fmt: skip
+        for side in ("pre", "post", "grad_pre", "grad_post", "grad_weight"):
+            measured, predicted = getattr(result, side), getattr(result.theory, side)
+            limits = 5 * measured.se.second_moment + 0.02 * predicted.second_moment
+            assert np.all(np.abs(measured.second_moment - predicted.second_moment) <= limits)
+
+    def test_a_branch_of_zero_leaves_the_input_as_it_is(self):
+        """ReZero's start: every x has the input's statistics and every ∂/∂x the last one's, bit for
+        bit, and no weight has a gradient."""
+        result = ic.propagate(
+            [30] * 4, norm="layer", residual=0, trials=range(5, 6), batch=6, backward=True
+        )
+        x, dy = (
+            ic.moments(ic.normal()((6, 30), name=name, seed=0, trial=5))
+            for name in ("input", "output_gradient")
+        )
+        for side, top in ((result.post, x), (result.grad_post, dy)):
+            for field in ("mean", "second_moment", "variance", "abs_max", "kurtosis"):
+                assert set(getattr(side, field)) == {float(getattr(top, field))}
+        assert not result.grad_weight.second_moment.any()
+
+    def test_the_drawn_weights_reproduce_the_measurement(self):
+        """NumPy on `weights` of a trial, float64."""
+        result = ic.propagate(
+            [20] * 4, activation="tanh", norm=["layer", None, "rms"], residual=[None, 0.5, 1],
+            bias="normal(0.2)", batch=6, trials=range(3, 4), dtype="float64",
+        )  # fmt: skip
+        draw = {"seed": 0, "trial": 3, "dtype": "float64"}
+        x = ic.normal()((6, 20), name="input", **draw)
+        for layer, (norm, m) in enumerate(zip(["layer", None, "rms"], [None, 0.5, 1], strict=True)):
+            centred = x - x.mean(axis=1, keepdims=True) if norm == "layer" else x
+            scale = np.sqrt((centred**2).mean(axis=1, keepdims=True)) if norm else 1
+            bias = ic.normal(0.2)(20, name=f"layers.{layer}.bias", **draw)
+            h = centred / scale @ result.weights(3, layer).T + bias
+            x = np.tanh(h) if m is None else x + m * np.tanh(h)
+            for side, values in ((result.pre, h), (result.post, x)):
+                assert side.second_moment[layer] == pytest.approx(np.mean(values**2), rel=1e-13)
+                assert side.mean[layer] == pytest.approx(values.mean(), rel=1e-12)
+
+    @pytest.mark.parametrize("backward", [False, True])
+    def test_threads_and_files_keep_every_bit(self, always_shared, tmp_path, backward):
+        chain = {
+            "widths": [30, 30, 30, 8], "norm": ["rms", None, "layer"], "bias": "normal(0.1)",
+            "residual": [0.25, "1/sqrt(L)", None], "backward": backward,
+        }  # fmt: skip
+        whole = ic.propagate(**chain, trials=3, threads=1)
+        assert whole.spec["norm"] == ("rms", None, "layer")
+        assert whole.spec["residual"] == (0.25, 1 / math.sqrt(3), None)
+        for threads in (2, 3, 7):
+            assert ic.propagate(**chain, trials=range(3), threads=threads).equals(whole)
+        whole.save(tmp_path / "whole.json")
+        again = ic.Propagation.load(tmp_path / "whole.json")
+        assert again.equals(whole)
+        assert ic.propagate(**again.spec, trials=3).equals(whole)
+        assert again.title == whole.title
+        data = whole.to_dict()
+        for change in (
+            {"norm": "batch"}, {"norm": ["rms"] * 2}, {"norm": 1}, {"residual": "1/sqrt(L)"},
+            {"residual": True}, {"residual": 1.0}, {"residual": [1.0, math.inf, None]},
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match="damaged"):
+                ic.Propagation.from_dict({**data, "spec": {**data["spec"], **change}})
+        plain = ic.propagate(**{**chain, "norm": None}, trials=range(3, 4))
+        with pytest.raises(ValueError, match="different norm"):
+            whole + plain
+
+    def test_no_scale_is_advised_where_scales_do_not_pass(self):
+        """Weights behind a norm, or beside a branch, do not multiply the stream."""
+        chain = {"widths": [64] * 11, "init": "normal(std=0.3)", "trials": 20}
+        assert "would hold" in ic.propagate(**chain).verdict
+        for shape in ({"norm": "rms"}, {"residual": 1}):
+            assert "would hold" not in ic.propagate(**chain, **shape).verdict
+
+    def test_comparisons_share_them(self):
+        results = ic.compare_inits(["zeros", "ones"], [8] * 3, norm="rms", residual=1, trials=2)
+        for result in results:
+            assert (result.spec["norm"], result.spec["residual"]) == ("rms", 1.0)
+            assert "norm rms, residual 1.0" in result.title
+        assert len(set(results[0].post.mean)) == 1
 
 
 class TestFrozen:

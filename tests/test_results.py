@@ -36,7 +36,11 @@ SPEC = {
     "activation": "relu",
     "init": "kaiming_normal()",
     "bias": None,
+    "norm": None,
+    "residual": None,
+    "x": None,
     "batch": 8,
+    "correlation": 0.0,
     "dtype": "float64",
     "backward": False,
     "method": "dense",
@@ -65,7 +69,9 @@ def states_of(means, n_layers=2):
 
 def chain_result(states, start=0, **changes):
     accumulator = ChainAccumulator(states.shape[1])
-    accumulator.add_states(states)
+    inputs = np.zeros((len(states), MOMENTS))
+    inputs[:, :3] = 1, 1, 0  # of energy 1
+    accumulator.add_states(states, inputs)
     stats = LayerStats(*np.ones((3, states.shape[1])))
     return Propagation(
         spec={**SPEC, **changes},
@@ -124,6 +130,40 @@ class TestExactSums:
     def test_hexadecimal_is_a_number_in_units_of_one(self):
         for value in (1.0, -3.5, 5e-324, 1e300, 0.0):
             assert float.fromhex(exact.to_hex(exact.units(value), -1074)) == value
+
+
+class TestLogarithms:
+    def test_the_portable_logarithm(self, rng):
+        x = np.concatenate([np.exp(rng.uniform(-740, 709, 2000)), 1 + rng.normal(size=500) / 100])
+        exact_log = np.array([math.log(v) for v in x])
+        assert np.all(np.abs(exact.portable_log(x) - exact_log) <= 4 * np.spacing(abs(exact_log)))
+        edges = exact.portable_log(np.array([1.0, 0.0, np.inf, np.nan, 5e-324]))
+        assert edges[0] == 0
+        assert edges[1:3].tolist() == [-np.inf, np.inf]
+        assert np.isnan(edges[3])
+        assert edges[4] == pytest.approx(-1074 * math.log(2), rel=1e-15)
+
+    def histogram(self, values):
+        accumulator = Accumulator(1, 1, n_histograms=1)
+        accumulator.count(np.array(values, float)[:, np.newaxis])
+        return accumulator.record().histograms[0]
+
+    def test_quantiles_are_known_to_the_width_of_a_bin(self, rng):
+        values = rng.normal(size=999) * 3
+        fractions = (0.05, 0.25, 0.5, 0.75, 0.95)
+        found = self.histogram(values).quantiles(fractions)
+        for fraction, quantile in zip(fractions, found, strict=True):
+            low, high = (
+                np.quantile(values, max(0, fraction + shift), method=method)
+                for shift, method in ((-1e-3, "lower"), (1e-3, "higher"))
+            )
+            assert low - 1 / 32 <= quantile <= high + 1 / 32
+
+    def test_what_has_no_logarithm_is_counted_apart(self):
+        found = self.histogram([-math.inf, 0.5, math.nan, math.inf, 0.5, -0.001])
+        assert found == (1, 2, ((-1, 1), (16, 2)))
+        assert found + self.histogram([0.51]) == (1, 2, ((-1, 1), (16, 3)))
+        assert all(map(math.isnan, self.histogram([math.inf]).quantiles((0.5,))))
 
 
 class TestMerging:
@@ -366,12 +406,41 @@ class TestText:
         text = str(chain_result(states_of([1.0, 2.0])))
         lines = text.splitlines()
         assert lines[0].startswith("kaiming_normal(): 2 layers, widths 4, 3, 2, relu, batch 8")
-        assert "second moment ± s.e." in lines[1]
-        assert lines[1].split()[-2:] == ["dead", "cosine"]
-        assert max(map(len, lines[1:-1])) <= 100
-        assert lines[2].split()[:2] == ["1", "h"]
-        assert lines[3].split()[0] == "x"
+        assert lines[1].split("  ")[:3] == ["layer", "E[h²] ± s.e.", "theory"]
+        assert lines[2].split()[0] == "1"
         assert lines[-1].startswith("holds: second moment ×")
+
+    def test_the_widest_table_and_the_longest_sentence_fit_100_columns(self):
+        """Of what is so small that every number has an exponent; with medians, gradients, shares,
+        dead and overflowed trials."""
+        tiny = states_of([0.0, 1e-40, 1e-50, 1e-60], n_layers=120)
+        tiny[..., 12] = -0.5  # the cosine
+        tiny[..., 4], tiny[..., 10] = 24, 12  # zeros, entries of dead units
+        accumulator = ChainAccumulator(120, backward=True)
+        inputs = np.zeros((4, MOMENTS))
+        inputs[:, :3] = 1, 1, 0
+        accumulator.add_states(tiny, inputs, np.concatenate([tiny, tiny[:, :, :1]], axis=2))
+        stats = LayerStats(*np.full((3, 120), 1.2345e-101))
+        changes = {"widths": [1000] * 121, "batch": 8, "backward": True}
+        result = Propagation(
+            spec={**SPEC, **changes, "init": ["kaiming_normal(mode='fan_out').scaled(2)"] * 120},
+            seed=7,
+            trials=(range(4),),
+            record=accumulator.record(),
+            theory=ChainLayers(stats, stats, stats, stats, stats),
+        )
+        lines = str(result).splitlines()
+        assert max(map(len, lines)) <= 100
+        text = " ".join(str(result).split())
+        for words in (
+            "E[h²] ± s.e. theory median cosine E[x²] mean x x = 0 dead units",
+            "E[(∂/∂h)²] ± s.e. theory median E[(∂/∂x)²] E[(∂/∂W)²] ± s.e. theory",
+            "median: half of the networks lie below it",
+            "h is 0 in 1 of 4 trials by layer 120, the first at layer 1: the mean counts them",
+            "the gradient by h is 0 in 1 of 4 trials by layer 1, the first at layer 120",
+        ):
+            assert words in text
+            assert words.split(" ± ")[0] in result._repr_html_()
 
     def test_chosen_layers(self):
         assert text.chosen_layers(8) == list(range(1, 9))
@@ -386,7 +455,7 @@ class TestText:
 
     def test_arrays_of_trials_and_of_no_layers(self):
         stats = LayerStats.from_states(np.ones((3, 2, MOMENTS)))
-        assert len(str(ChainLayers(stats, stats)).splitlines()) == 5
+        assert len(str(ChainLayers(stats, stats)).splitlines()) == 3
         assert len(str(LayerStats.from_states(np.ones(MOMENTS))).splitlines()) == 2
 
     def test_numbers(self):
@@ -458,6 +527,11 @@ class TestDamagedFiles:
             lambda d: d["record"]["columns"][0].__setitem__(3, "0x0p0"),
             lambda d: d["record"]["columns"].pop(),
             lambda d: d["record"].update(cross=[1]),
+            lambda d: d["record"]["histograms"].pop(),
+            lambda d: d["record"]["histograms"][0].__setitem__(0, 1),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[3, 5], [4, -1]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[4, 2], [3, 2]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[0.5, 4]]),
             lambda d: d["record"].update(cross=[1, "0x1p999999999999"]),
             lambda d: d.pop("theory"),
         ],

@@ -507,3 +507,10 @@ def test_the_padding_row_is_torchs(padding_idx):
     theirs = torch.nn.Embedding(4, 5, padding_idx=padding_idx).weight.detach().numpy()
     ours = draw(ic.torch_embedding(padding_idx), (4, 5))
     assert np.array_equal(ours == 0, theirs == 0)
+
+
+@pytest.mark.parametrize("shape", [(), (5,)])
+def test_a_matrix_without_columns_is_no_orthogonal_one(shape):
+    for ask in (ic.orthogonal().std, lambda shape: ic.orthogonal()(shape, seed=0, name="w")):
+        with pytest.raises(ValueError, match="two axes or more for orthogonal, got"):
+            ask(shape)

@@ -34,6 +34,8 @@ cdef extern from "initcore.h" nogil:
         ic_source weight, bias
         int has_bias, activation
         double parameter, saturation
+        int norm, residual
+        double multiplier
 
     ctypedef struct ic_chain:
         uint64_t seed
@@ -42,6 +44,7 @@ cdef extern from "initcore.h" nogil:
         const ic_layer *layers
         int backward
         ic_source output_gradient
+        const ic_source *common
 
     ctypedef struct ic_gradients:
         void *input
@@ -57,7 +60,7 @@ cdef extern from "initcore.h" nogil:
         size_t queries, first_row
 
     ctypedef struct ic_attention:
-        size_t queries, keys, d_k, d_v, v_stride
+        size_t queries, keys, d_k, d_v
         double scale, softcap
         int causal
         const int64_t *heads
@@ -70,20 +73,18 @@ cdef extern from "initcore.h" nogil:
 
     ctypedef struct ic_attention_gradient:
         ic_attention heads
-        const void *v
         const void *dout
-        const void *q_columns
-        const void *k_columns
-        const void *dout_columns
-        size_t q_stride, k_stride
         const void *prepared
         const int64_t *q_begin
         const int64_t *q_users
         const int64_t *k_begin
         const int64_t *k_users
 
+    enum: IC_RMS_NORM
+    enum: IC_LAYER_NORM
     enum: IC_ROW_STATISTICS
-    enum: IC_ATTENTION_STATISTICS
+    enum: IC_KEYS, IC_ATTENTION_STATISTICS
+    enum: IC_BY_SCALE, IC_LOGIT_SQUARES, IC_GRADIENT_SUMS
     enum: IC_EXACT_SUM_WORDS
     enum: IC_EXACT_SQUARE_WORDS
     enum: IC_EXACT_WORDS
@@ -103,16 +104,20 @@ cdef extern from "initcore.h" nogil:
         void (*activate_f64)(const double *, double *, size_t, int, double, int) noexcept nogil
         void (*moments_f32)(const float *, size_t, size_t, ic_moments *) noexcept nogil
         void (*moments_f64)(const double *, size_t, size_t, ic_moments *) noexcept nogil
-        int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *, float *,
-                         void *, const int32_t *) noexcept nogil
-        int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *, double *,
-                         void *, const int32_t *) noexcept nogil
+        double (*cosine_f32)(const float *, size_t, size_t, double *) noexcept nogil
+        double (*cosine_f64)(const double *, size_t, size_t, double *) noexcept nogil
+        int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
+                         ic_moments *, float *, void *, const int32_t *) noexcept nogil
+        int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
+                         ic_moments *, double *, void *, const int32_t *) noexcept nogil
         size_t (*chain_workspace_f32)(const ic_chain *) noexcept nogil
         size_t (*chain_workspace_f64)(const ic_chain *) noexcept nogil
-        void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t,
+        void (*chain_input_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
                                 void *) noexcept nogil
-        void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t,
+        void (*chain_input_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
                                 void *) noexcept nogil
+        void (*chain_norm_f32)(const ic_chain *, size_t, void *) noexcept nogil
+        void (*chain_norm_f64)(const ic_chain *, size_t, void *) noexcept nogil
         int (*chain_columns_f32)(const ic_kernels *, const ic_chain *, uint64_t, size_t, size_t,
                                  size_t, ic_unit *, ic_moments *, float *, void *, void *,
                                  const int32_t *) noexcept nogil
@@ -126,10 +131,10 @@ cdef extern from "initcore.h" nogil:
         void (*chain_cosines_f64)(const ic_chain *, size_t, int, ic_moments *, void *,
                                   void *) noexcept nogil
         int (*chain_backward_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
-                                  ic_moments *, const ic_gradients *, void *,
+                                  ic_moments *, ic_moments *, const ic_gradients *, void *,
                                   const int32_t *) noexcept nogil
         int (*chain_backward_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
-                                  ic_moments *, const ic_gradients *, void *,
+                                  ic_moments *, ic_moments *, const ic_gradients *, void *,
                                   const int32_t *) noexcept nogil
         void (*chain_output_gradient_f32)(const ic_kernels *, const ic_chain *, uint64_t,
                                           ic_moments *, const ic_gradients *, void *,
@@ -145,10 +150,16 @@ cdef extern from "initcore.h" nogil:
                                           size_t, size_t, ic_unit *, ic_unit *, ic_moments *,
                                           const ic_gradients *, void *, void *,
                                           const int32_t *) noexcept nogil
+        void (*chain_norm_backward_f32)(const ic_chain *, size_t, ic_moments *,
+                                        const ic_gradients *, void *) noexcept nogil
+        void (*chain_norm_backward_f64)(const ic_chain *, size_t, ic_moments *,
+                                        const ic_gradients *, void *) noexcept nogil
         int (*gram_f32)(const ic_kernels *, const ic_chain *, const uint64_t *, uint64_t,
-                        ic_moments *, ic_moments *, void *, const int32_t *) noexcept nogil
+                        ic_moments *, ic_moments *, ic_moments *, void *,
+                        const int32_t *) noexcept nogil
         int (*gram_f64)(const ic_kernels *, const ic_chain *, const uint64_t *, uint64_t,
-                        ic_moments *, ic_moments *, void *, const int32_t *) noexcept nogil
+                        ic_moments *, ic_moments *, ic_moments *, void *,
+                        const int32_t *) noexcept nogil
         size_t (*gram_workspace_f32)(const ic_chain *) noexcept nogil
         size_t (*gram_workspace_f64)(const ic_chain *) noexcept nogil
         void (*softmax_f32)(const float *, float *, double *,

@@ -19,14 +19,21 @@ NORMAL: int
 TRUNCATED_NORMAL: int
 FLOAT16: int
 BFLOAT16: int
+RMS_NORM: int
+LAYER_NORM: int
 EXACT_WORDS: int
 MOMENTS: int
 UNIT: int
 ROW_STATISTICS: int
+KEYS: int
 ATTENTION_STATISTICS: int
+BY_SCALE: int
+LOGIT_SQUARES: int
+GRADIENT_SUMS: int
 
 class Chain:
     dtype: str
+    norms: tuple[int, ...]
     def __init__(
         self,
         dtype: str,
@@ -38,6 +45,9 @@ class Chain:
         weights: Sequence[Source],
         biases: Sequence[Source | None],
         output_gradient: Source | None = None,
+        norms: Sequence[int] | None = None,
+        residuals: Sequence[float | None] | None = None,
+        common: Source | None = None,
     ) -> None: ...
 
 class Gradients:
@@ -69,11 +79,7 @@ class AttentionGradient:
     def __init__(
         self,
         forward: Attention,
-        v: npt.NDArray[Any],
         dout: npt.NDArray[Any],
-        q_columns: npt.NDArray[Any],
-        k_columns: npt.NDArray[Any],
-        dout_columns: npt.NDArray[Any],
         prepared: npt.NDArray[Any],
         q_begin: npt.NDArray[np.int64],
         q_users: npt.NDArray[np.int64],
@@ -110,6 +116,7 @@ class Kernels:
         derivative: bool,
     ) -> None: ...
     def moments(self, x: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None: ...
+    def cosine(self, x: npt.NDArray[Any], batch: int, scales: npt.NDArray[np.float64]) -> float: ...
     def chain_workspace(self, chain: Chain) -> int: ...
     def chain(
         self,
@@ -120,8 +127,16 @@ class Kernels:
         y: npt.NDArray[Any] | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
+        inputs: npt.NDArray[np.float64] | None = None,
     ) -> bool: ...
-    def chain_input(self, chain: Chain, trial: int, shared: npt.NDArray[np.uint8]) -> None: ...
+    def chain_input(
+        self,
+        chain: Chain,
+        trial: int,
+        shared: npt.NDArray[np.uint8],
+        state: npt.NDArray[np.float64] | None = None,
+    ) -> None: ...
+    def chain_norm(self, chain: Chain, layer: int, shared: npt.NDArray[np.uint8]) -> None: ...
     def chain_columns(
         self,
         chain: Chain,
@@ -162,6 +177,7 @@ class Kernels:
         out: Gradients | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
+        inputs: npt.NDArray[np.float64] | None = None,
     ) -> bool: ...
     def chain_output_gradient(
         self,
@@ -187,6 +203,14 @@ class Kernels:
         own: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...
+    def chain_norm_backward(
+        self,
+        chain: Chain,
+        layer: int,
+        state: npt.NDArray[np.float64] | None,
+        out: Gradients | None,
+        shared: npt.NDArray[np.uint8],
+    ) -> None: ...
     def gram_workspace(self, chain: Chain) -> int: ...
     def gram(
         self,
@@ -198,6 +222,7 @@ class Kernels:
         gradient_states: npt.NDArray[np.float64] | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
+        inputs: npt.NDArray[np.float64] | None = None,
     ) -> bool: ...
     def softmax(
         self,
@@ -244,7 +269,7 @@ class Kernels:
         first: int,
         dx: npt.NDArray[Any],
         dv: npt.NDArray[Any] | None,
-        dscale: npt.NDArray[np.float64] | None,
+        sums: npt.NDArray[np.float64] | None,
         workspace: npt.NDArray[np.uint8],
         cancel: npt.NDArray[np.int32],
     ) -> bool: ...

@@ -21,12 +21,16 @@ ctypedef fused real:
 
 CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = 0, 1, 2, 3
 FLOAT16, BFLOAT16 = 1, 2  # what 16-bit outputs are
+RMS_NORM, LAYER_NORM = <int>IC_RMS_NORM, <int>IC_LAYER_NORM
 EXACT_WORDS = <int>IC_EXACT_WORDS
 # float64 words of a running state of moments, and of what a unit brings to it
 MOMENTS = <int>(sizeof(ic_moments) // sizeof(double))
 UNIT = <int>(sizeof(ic_unit) // sizeof(double))
 ROW_STATISTICS = <int>IC_ROW_STATISTICS
-ATTENTION_STATISTICS = <int>IC_ATTENTION_STATISTICS
+KEYS, ATTENTION_STATISTICS = <int>IC_KEYS, <int>IC_ATTENTION_STATISTICS
+# columns of the sums of a row of q's gradients, and how many
+BY_SCALE, LOGIT_SQUARES = <int>IC_BY_SCALE, <int>IC_LOGIT_SQUARES
+GRADIENT_SUMS = <int>IC_GRADIENT_SUMS
 
 
 cdef int set_law(ic_distribution *law, tuple words) except -1:
@@ -46,19 +50,25 @@ cdef class Chain:
     `input`, each of `weights` and of `biases` is an array (stored) or a tuple
     (stream, kind, scale, shift, low, high[, truncation]) (drawn; trial t adds t to the stream);
     `activations` are (kernel id, parameter, saturation threshold). With an `output_gradient`, which
-    is a source like the input, it can also be run backward.
+    is a source like the input, it can also be run backward. `norms`: 0, RMS_NORM or LAYER_NORM a
+    layer; `residuals`: the multiplier of a layer's branch, None of a layer without skip; or None.
+    `common`, drawn, is a row (n_in) that is added to every row of the input.
     """
 
     cdef ic_chain chain
     cdef ic_layer *layers
+    cdef ic_source common
     cdef list buffers
     cdef readonly str dtype
+    cdef readonly tuple norms
 
     def __cinit__(self, str dtype, uint64_t seed, size_t batch, widths, activations, input,
-                  weights, biases, output_gradient=None):
+                  weights, biases, output_gradient=None, norms=None, residuals=None,
+                  tuple common=None):
         cdef size_t n_layers = len(widths) - 1
         cdef size_t l
         self.dtype = dtype
+        self.norms = (0,) * n_layers if norms is None else tuple(norms)
         self.buffers = []
         self.layers = <ic_layer *>calloc(max(n_layers, 1), sizeof(ic_layer))
         if self.layers is NULL:
@@ -71,6 +81,9 @@ cdef class Chain:
         self.chain.backward = output_gradient is not None
         if output_gradient is not None:
             self.bind(&self.chain.output_gradient, output_gradient)
+        if common is not None:
+            self.bind(&self.common, common)
+            self.chain.common = &self.common
         for l in range(n_layers):
             self.layers[l].n_in = widths[l]
             self.layers[l].n_out = widths[l + 1]
@@ -81,6 +94,10 @@ cdef class Chain:
             self.layers[l].has_bias = biases[l] is not None
             if biases[l] is not None:
                 self.bind(&self.layers[l].bias, biases[l])
+            self.layers[l].norm = self.norms[l]
+            multiplier = None if residuals is None else residuals[l]
+            self.layers[l].residual = multiplier is not None
+            self.layers[l].multiplier = multiplier or 0.0
 
     def __dealloc__(self):
         free(self.layers)
@@ -150,9 +167,8 @@ cdef const void *bind_matrices(array, str dtype, list buffers) except? NULL:
 cdef class Attention:
     """Heads of attention as the kernels read them.
 
-    q (., queries, d_k), k (., keys, d_k), v (., d_v, at least keys) transposed or None, of one
-    dtype, float32 or float64; heads (n, 3): which matrix of q, of k and v, and of the mask each
-    has; mask (., queries or 1, keys or 1), uint8 (non-zero takes part) or of the dtype (added), or
+    q (., queries, d_k), k (., keys, d_k), v (., keys, d_v) or None, of one dtype, float32 or
+    float64; heads (n, 3): which matrix of q, of k and v, and of the mask each has; mask (., queries or 1, keys or 1), uint8 (non-zero takes part) or of the dtype (added), or
     None; softcap 0: none.
     """
 
@@ -174,7 +190,7 @@ cdef class Attention:
         a.scale, a.softcap, a.causal = scale, softcap, causal
         if v is not None:
             a.v = bind_matrices(v, self.dtype, self.buffers)
-            a.d_v, a.v_stride = v.shape[1], v.shape[2]
+            a.d_v = v.shape[2]
         if mask is not None:
             if mask.dtype.name == "uint8":
                 a.keep = <const uint8_t *>bind_matrices(mask, "uint8", self.buffers)
@@ -188,30 +204,24 @@ cdef class Attention:
 cdef class AttentionGradient:
     """The backward pass of an Attention that has v.
 
-    v (., keys, d_v) and dout (heads, queries, d_v); q_columns (., d_k, at least queries),
-    k_columns (., d_k, at least keys), dout_columns (heads, d_v, as q_columns): q, k and dout
-    transposed; prepared (heads, queries, 3): of attention_prepare; q_users: the heads by the matrix
-    of q they use, those of matrix m from q_begin[m] to q_begin[m + 1]; k_users likewise.
+    dout (heads, queries, d_v); prepared (heads, queries, 3): of attention_prepare; q_users: the
+    heads by the matrix of q they use, those of matrix m from q_begin[m] to q_begin[m + 1]; k_users
+    likewise.
     """
 
     cdef ic_attention_gradient gradient
     cdef list buffers
     cdef readonly str dtype
 
-    def __cinit__(self, Attention forward not None, v, dout, q_columns, k_columns, dout_columns,
-                  prepared, const int64_t[::1] q_begin, const int64_t[::1] q_users,
-                  const int64_t[::1] k_begin, const int64_t[::1] k_users):
+    def __cinit__(self, Attention forward not None, dout, prepared, const int64_t[::1] q_begin,
+                  const int64_t[::1] q_users, const int64_t[::1] k_begin,
+                  const int64_t[::1] k_users):
         cdef ic_attention_gradient *g = &self.gradient
         self.buffers = [forward, q_begin, q_users, k_begin, k_users]
         self.dtype = forward.dtype
         g.heads = forward.attention
-        g.v = bind_matrices(v, self.dtype, self.buffers)
         g.dout = bind_matrices(dout, self.dtype, self.buffers)
-        g.q_columns = bind_matrices(q_columns, self.dtype, self.buffers)
-        g.k_columns = bind_matrices(k_columns, self.dtype, self.buffers)
-        g.dout_columns = bind_matrices(dout_columns, self.dtype, self.buffers)
         g.prepared = bind_matrices(prepared, self.dtype, self.buffers)
-        g.q_stride, g.k_stride = q_columns.shape[2], k_columns.shape[2]
         g.q_begin, g.k_begin = &q_begin[0], &k_begin[0]
         g.q_users = &q_users[0] if q_users.shape[0] else NULL
         g.k_users = &k_users[0] if k_users.shape[0] else NULL
@@ -232,6 +242,16 @@ cdef int check_states(double[:, :, :, ::1] states, Chain chain, uint64_t n_trial
     accepted = n_trials, chain.chain.n_layers, kinds, MOMENTS
     if given != accepted:
         raise ValueError(f"states has shape {given}: {accepted} is accepted")
+    return 0
+
+
+cdef int check_inputs(double[:, ::1] inputs, uint64_t n_trials) except -1:
+    if inputs is None:
+        return 0
+    given = inputs.shape[0], inputs.shape[1]
+    accepted = n_trials, MOMENTS
+    if given != accepted:
+        raise ValueError(f"inputs has shape {given}: {accepted} is accepted")
     return 0
 
 
@@ -326,6 +346,22 @@ cdef class Kernels:
                 else:
                     self.k.moments_f64(&x[0, 0], units, batch, <ic_moments *>&state[0])
 
+    def cosine(self, const real[:, :, ::1] x, size_t batch, double[::1] scales):
+        """The mean cosine of two rows of a batch in panels, x (panels, units, 16); scales (16 a
+        panel) is scratch."""
+        check_fields(x.shape[2], 16)
+        check_fields(scales.shape[0], 16 * x.shape[0])
+        cdef size_t units = x.shape[1]
+        cdef double found
+        if not units or not batch or batch > <size_t>scales.shape[0]:
+            raise ValueError(f"{x.shape[0]} panels of {units} units have no batch of {batch}")
+        with nogil:
+            if real is float:
+                found = self.k.cosine_f32(&x[0, 0, 0], units, batch, &scales[0])
+            else:
+                found = self.k.cosine_f64(&x[0, 0, 0], units, batch, &scales[0])
+        return found
+
     def chain_workspace(self, Chain chain not None):
         """Bytes of scratch that `chain` needs, one a thread."""
         if chain.dtype == "float32":
@@ -333,15 +369,19 @@ cdef class Kernels:
         return self.k.chain_workspace_f64(&chain.chain)
 
     def chain(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
-              double[:, :, :, ::1] states, y, uint8_t[::1] workspace, const int32_t[::1] cancel):
+              double[:, :, :, ::1] states, y, uint8_t[::1] workspace, const int32_t[::1] cancel,
+              double[:, ::1] inputs=None):
         """Trials trial, trial + 1, …; states (n_trials, n_layers, 2, MOMENTS) and y (batch, n_out)
-        may be None (y is the last trial's). False when cancelled."""
+        may be None (y is the last trial's), and so may inputs (n_trials, MOMENTS), of the input.
+        False when cancelled."""
         check_states(states, chain, n_trials, 2)
+        check_inputs(inputs, n_trials)
         cdef float[:, ::1] y32 = None
         cdef double[:, ::1] y64 = None
         cdef float *out32 = NULL
         cdef double *out64 = NULL
         cdef ic_moments *moments = NULL
+        cdef ic_moments *input = NULL
         cdef void *scratch = &workspace[0] if workspace.shape[0] else NULL
         cdef uint64_t t
         cdef int finished = 1
@@ -356,24 +396,38 @@ cdef class Kernels:
             for t in range(n_trials):
                 if states is not None:
                     moments = <ic_moments *>&states[t, 0, 0, 0]
+                if inputs is not None:
+                    input = <ic_moments *>&inputs[t, 0]
                 if single:
-                    finished = self.k.chain_f32(self.k, &chain.chain, trial + t, moments, out32,
-                                                scratch, &cancel[0])
+                    finished = self.k.chain_f32(self.k, &chain.chain, trial + t, input, moments,
+                                                out32, scratch, &cancel[0])
                 else:
-                    finished = self.k.chain_f64(self.k, &chain.chain, trial + t, moments, out64,
-                                                scratch, &cancel[0])
+                    finished = self.k.chain_f64(self.k, &chain.chain, trial + t, input, moments,
+                                                out64, scratch, &cancel[0])
                 if not finished:
                     break
         return bool(finished)
 
-    def chain_input(self, Chain chain not None, uint64_t trial, uint8_t[::1] shared):
-        """The first piece of a trial: its input, into the workspace that its threads share."""
+    def chain_input(self, Chain chain not None, uint64_t trial, uint8_t[::1] shared,
+                    double[::1] state=None):
+        """The first piece of a trial: its input, into the workspace that its threads share, and its
+        moments into state (MOMENTS)."""
+        cdef ic_moments *moments = <ic_moments *>&state[0] if state is not None else NULL
         cdef bint single = chain.dtype == "float32"
         with nogil:
             if single:
-                self.k.chain_input_f32(self.k, &chain.chain, trial, &shared[0])
+                self.k.chain_input_f32(self.k, &chain.chain, trial, moments, &shared[0])
             else:
-                self.k.chain_input_f64(self.k, &chain.chain, trial, &shared[0])
+                self.k.chain_input_f64(self.k, &chain.chain, trial, moments, &shared[0])
+
+    def chain_norm(self, Chain chain not None, size_t layer, uint8_t[::1] shared):
+        """The norm of a layer's inputs, which comes before its columns; nothing without one."""
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_norm_f32(&chain.chain, layer, &shared[0])
+            else:
+                self.k.chain_norm_f64(&chain.chain, layer, &shared[0])
 
     def chain_columns(self, Chain chain not None, uint64_t trial, size_t layer, size_t first,
                       size_t last, double[:, :, ::1] units, double[:, ::1] part, y,
@@ -442,14 +496,17 @@ cdef class Kernels:
 
     def chain_backward(self, Chain chain not None, uint64_t trial, uint64_t n_trials,
                        double[:, :, :, ::1] states, double[:, :, :, ::1] gradient_states,
-                       Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel):
+                       Gradients out, uint8_t[::1] workspace, const int32_t[::1] cancel,
+                       double[:, ::1] inputs=None):
         """Trials trial, trial + 1, … forward and backward; states (n_trials, n_layers, 2,
-        MOMENTS), gradient_states (n_trials, n_layers, 3, MOMENTS) and out (the last trial's) may be
-        None. False when cancelled."""
+        MOMENTS), gradient_states (n_trials, n_layers, 3, MOMENTS), out (the last trial's) and
+        inputs as in `chain` may be None. False when cancelled."""
         check_states(states, chain, n_trials, 2)
         check_states(gradient_states, chain, n_trials, 3)
+        check_inputs(inputs, n_trials)
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL
+        cdef ic_moments *input = NULL
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
         cdef uint64_t t
         cdef int finished = 1
@@ -458,14 +515,18 @@ cdef class Kernels:
             for t in range(n_trials):
                 if states is not None:
                     moments = <ic_moments *>&states[t, 0, 0, 0]
+                if inputs is not None:
+                    input = <ic_moments *>&inputs[t, 0]
                 if gradient_states is not None:
                     gradients = <ic_moments *>&gradient_states[t, 0, 0, 0]
                 if single:
-                    finished = self.k.chain_backward_f32(self.k, &chain.chain, trial + t, moments,
-                                                         gradients, to, &workspace[0], &cancel[0])
+                    finished = self.k.chain_backward_f32(
+                        self.k, &chain.chain, trial + t, input, moments, gradients, to,
+                        &workspace[0], &cancel[0])
                 else:
-                    finished = self.k.chain_backward_f64(self.k, &chain.chain, trial + t, moments,
-                                                         gradients, to, &workspace[0], &cancel[0])
+                    finished = self.k.chain_backward_f64(
+                        self.k, &chain.chain, trial + t, input, moments, gradients, to,
+                        &workspace[0], &cancel[0])
                 if not finished:
                     break
         return bool(finished)
@@ -517,6 +578,22 @@ cdef class Kernels:
                     &shared[0], &own[0], &cancel[0])
         return bool(finished)
 
+    def chain_norm_backward(self, Chain chain not None, size_t layer, double[:, ::1] state,
+                            Gradients out, uint8_t[::1] shared):
+        """Of a layer with a norm, after its columns: the gradients of its inputs and of the
+        pre-activations below, whose moments go into state (2, MOMENTS) if not None; nothing without
+        a norm."""
+        if state is not None:
+            check_fields(state.shape[1], MOMENTS)
+        cdef ic_moments *moments = <ic_moments *>&state[0, 0] if state is not None else NULL
+        cdef const ic_gradients *to = &out.gradients if out is not None else NULL
+        cdef bint single = chain.dtype == "float32"
+        with nogil:
+            if single:
+                self.k.chain_norm_backward_f32(&chain.chain, layer, moments, to, &shared[0])
+            else:
+                self.k.chain_norm_backward_f64(&chain.chain, layer, moments, to, &shared[0])
+
     def gram_workspace(self, Chain chain not None):
         """Bytes of scratch that `gram` needs, one a thread."""
         if chain.dtype == "float32":
@@ -526,12 +603,14 @@ cdef class Kernels:
     def gram(self, Chain chain not None, const uint64_t[::1] gradient_streams, uint64_t trial,
              uint64_t n_trials, double[:, :, :, ::1] states,
              double[:, :, :, ::1] gradient_states, uint8_t[::1] workspace,
-             const int32_t[::1] cancel):
+             const int32_t[::1] cancel, double[:, ::1] inputs=None):
         """Trials trial, trial + 1, … of a chain that draws no weights; states (n_trials, n_layers,
         2, MOMENTS) and, of a chain with an output gradient, gradient_states (n_trials, n_layers, 3,
-        MOMENTS), or None. False when cancelled."""
+        MOMENTS), or None, as may be inputs, (n_trials, MOMENTS). False when cancelled."""
         check_states(states, chain, n_trials, 2)
         check_states(gradient_states, chain, n_trials, 3)
+        check_inputs(inputs, n_trials)
+        cdef ic_moments *input = NULL
         cdef ic_moments *moments = NULL
         cdef ic_moments *gradients = NULL
         cdef uint64_t t
@@ -539,18 +618,20 @@ cdef class Kernels:
         cdef bint single = chain.dtype == "float32"
         with nogil:
             for t in range(n_trials):
+                if inputs is not None:
+                    input = <ic_moments *>&inputs[t, 0]
                 if states is not None:
                     moments = <ic_moments *>&states[t, 0, 0, 0]
                 if gradient_states is not None:
                     gradients = <ic_moments *>&gradient_states[t, 0, 0, 0]
                 if single:
                     finished = self.k.gram_f32(self.k, &chain.chain, &gradient_streams[0],
-                                               trial + t, moments, gradients, &workspace[0],
-                                               &cancel[0])
+                                               trial + t, input, moments, gradients,
+                                               &workspace[0], &cancel[0])
                 else:
                     finished = self.k.gram_f64(self.k, &chain.chain, &gradient_streams[0],
-                                               trial + t, moments, gradients, &workspace[0],
-                                               &cancel[0])
+                                               trial + t, input, moments, gradients,
+                                               &workspace[0], &cancel[0])
                 if not finished:
                     break
         return bool(finished)
@@ -649,25 +730,25 @@ cdef class Kernels:
         return self.k.attention_backward_workspace_f64(&spec.gradient)
 
     def attention_backward(self, AttentionGradient spec not None, size_t first,
-                           real[:, ::1] dx, real[:, ::1] dv, double[::1] dscale,
+                           real[:, ::1] dx, real[:, ::1] dv, double[:, ::1] sums,
                            uint8_t[::1] workspace, const int32_t[::1] cancel):
-        """Of rows first, first + 1, … of the matrices of q: dx (rows, d_k) and dscale (rows), with
-        dv None; of k and v: dx (rows, d_k) and dv (rows, d_v), with dscale None. False when
-        cancelled."""
+        """Of rows first, first + 1, … of the matrices of q: dx (rows, d_k) and sums (rows,
+        GRADIENT_SUMS), with dv None; of k and v: dx (rows, d_k) and dv (rows, d_v), with sums None.
+        False when cancelled."""
         cdef size_t last = first + dx.shape[0]
         cdef bint keys = dv is not None
-        cdef double *by_scale = NULL if dscale is None else &dscale[0]
+        cdef double *of_rows = NULL if sums is None else &sums[0, 0]
         cdef real *by_v = NULL if dv is None else &dv[0, 0]
         cdef int finished = 1
         if last > first:
             with nogil:
                 if real is float:
                     finished = self.k.attention_backward_f32(
-                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, by_scale,
+                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, of_rows,
                         &workspace[0], &cancel[0])
                 else:
                     finished = self.k.attention_backward_f64(
-                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, by_scale,
+                        &spec.gradient, keys, first, last, &dx[0, 0], by_v, of_rows,
                         &workspace[0], &cancel[0])
         return bool(finished)
 
@@ -699,14 +780,18 @@ cdef class Kernels:
 
 cdef _integer(const int64_t *digits, size_t n):
     # after exact_carry all digits but the signed top one are in [0, 2^32)
-    cdef bytearray words = bytearray(4 * (n - 1))
-    cdef uint8_t[::1] view = words
-    cdef size_t i
+    cdef uint8_t words[4 * IC_EXACT_SQUARE_WORDS]
+    cdef size_t i, first = 0, last = n - 1
     cdef int byte
-    for i in range(n - 1):
+    while first < last and digits[first] == 0:  # most are: doubles come from a narrow range
+        first += 1
+    while last > first and digits[last - 1] == 0:
+        last -= 1
+    for i in range(first, last):
         for byte in range(4):
-            view[4 * i + byte] = <uint8_t>(digits[i] >> (8 * byte))
-    return int.from_bytes(words, "little") + (<object>digits[n - 1] << (32 * (n - 1)))
+            words[4 * (i - first) + byte] = <uint8_t>(digits[i] >> (8 * byte))
+    low = int.from_bytes(words[:4 * (last - first)], "little") << (32 * first)
+    return low + (<object>digits[n - 1] << (32 * (n - 1))) if digits[n - 1] else low
 
 
 cdef dict _found():

@@ -86,6 +86,11 @@ class Activation:
             else math.nan
         )
 
+    @functools.cached_property
+    def kernel_words(self) -> tuple[int, float, float]:
+        """What the kernels take for it: its number, its parameter and the saturation threshold."""
+        return self.kernel_id, self.parameter, self.saturation_threshold
+
     def __str__(self) -> str:
         """The specification, without a parameter that has its default."""
         if self.parameter == ACTIVATIONS[self.name].parameter:

@@ -11,19 +11,23 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from initcore.results.attention import AttentionPropagation
-from initcore.results.layers import LayerStats
+from initcore.results.layers import QUANTILES, LayerStats, visible_shares
 from initcore.results.propagation import Propagation
+from initcore.results.text import plus_minus
 
 try:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator, NullFormatter
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "plots need matplotlib: pip install 'initcore[plot]'", name=missing.name
@@ -37,7 +41,9 @@ SUFFIXES = (".png", ".svg", ".pdf")
 _PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 _THEORY = "0.1"
-_DASHED = (0, (4, 3))
+_MEASURED: dict[str, Any] = {"linewidth": 1.8}
+_PREDICTED: dict[str, Any] = {"color": _THEORY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
+_OPACITIES = (0.15, 0.25)  # of the wider and, upon it, of the narrower band
 _LABEL_SIZE = 9.0  # points
 _LABEL_GAP = 0.06  # of the axes' height, a little more than a line of labels takes
 
@@ -53,41 +59,27 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 def propagation(
     results: Propagation | Sequence[Propagation], path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Second moment of the pre-activation by layer, for one result or several side by side.
+    """What chains do, by layer (from 1): a portrait of one result, or several compared.
 
-    Layers (from 1) run along the horizontal axis, E[h²] along a logarithmic one, with a band of one
-    standard error over trials and the infinite-width prediction dashed; dotted, that of the
-    gradient by h where there is a backward pass. A layer that is zero or overflows leaves a gap; a
-    cross marks the last layer of a curve that ends early.
+    One result: the second moment of the pre-activation h on a logarithmic axis, its mean over
+    trials with standard errors and the infinite-width prediction dashed, over bands that hold the
+    middle 50 and 90 % of the networks. The bands are quantiles of E[h²] / E[x²], x being a trial's
+    input, times the E[x²] of given inputs, or 1, which drawn ones have on average. Beside it the
+    same of the gradient by h where there is a backward pass, over what enters at the top. Below,
+    the shares of zeros or else of saturated pre-activations, and of dead units, where there are
+    any; and the mean cosine of two inputs' pre-activations where there are two.
 
-    ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
+    Several: their second moments without bands, and below them those of the gradients by h.
+
+    What is zero or overflows leaves a gap in a logarithmic axis; a cross marks where a curve ends
+    early. ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
     """
     if path is not None:
         path = check_path(path)
     curves = [results] if isinstance(results, Propagation) else list(results)
     if not curves:
         raise ValueError("results must hold at least one Propagation; got an empty sequence")
-
-    labels = [result.label for result in curves]
-    # Labels stand at the right of the axes, so the longest decides how much room they need.
-    figure = Figure(figsize=(5.6 + 0.075 * max(map(len, labels)), 3.8), layout="constrained")
-    axes = figure.subplots()
-    colours = [_PALETTE[number % len(_PALETTE)] for number in range(len(curves))]
-    anchors = [_curve(axes, *curve) for curve in zip(curves, colours, strict=True)]
-    _frame(axes, curves)
-    heights = _spread(axes, anchors)
-    for label, colour, height in zip(labels, colours, heights, strict=True):
-        axes.annotate(
-            label,
-            (1.0, height),
-            xycoords="axes fraction",
-            xytext=(6, 0),
-            textcoords="offset points",
-            verticalalignment="center",
-            fontsize=_LABEL_SIZE,
-            color=colour,
-            annotation_clip=False,
-        )
+    figure = _portrait(curves[0]) if len(curves) == 1 else _compared(curves)
     if path is not None:
         figure.savefig(path, dpi=200)
     return figure
@@ -143,35 +135,177 @@ def attention(
     return figure
 
 
-def _curve(axes: Axes, result: Propagation, colour: str) -> float:
-    """Draw one result; return the last second moment shown (NaN if none), its label's place."""
-    mean = _mean(result.pre)
-    layers = np.arange(1, mean.size + 1)
-    sides: list[tuple[LayerStats, LayerStats | None, str]] = [(result.pre, result.theory.pre, "-")]
+# Chains
+
+
+class _Signal(NamedTuple):
+    """A second moment by layer, and what is said about it."""
+
+    name: str
+    quantity: str
+    stats: LayerStats
+    entering: float  # the second moment that log energies are relative to
+    predicted: LayerStats | None
+    verdict: str
+
+
+def _signals(result: Propagation) -> list[_Signal]:
+    """What travels up the layers and, where there is a backward pass, down."""
+    signals = [
+        _Signal(
+            "forward",
+            "second moment of h",
+            result.pre,
+            result.input_second_moment,
+            result.theory.pre,
+            _fitted(result.outcome, result.factor, result.factor_se),
+        )
+    ]
     if result.grad_pre is not None:
-        sides.append((result.grad_pre, result.theory.grad_pre, ":"))
-    for stats, predicted, style in sides:
-        centre = _mean(stats)
-        if stats.se is not None:
-            error = np.nan_to_num(stats.se.second_moment, nan=0.0, posinf=0.0)
-            # A logarithmic axis has no room for 0: a band that would reach it stops at mean / 10.
-            lower = np.maximum(centre - error, 0.1 * centre)
-            with np.errstate(over="ignore"):
-                upper = _visible(centre + error)
-            axes.fill_between(layers, lower, upper, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(layers, centre, color=colour, linewidth=1.8, linestyle=style)
-        if predicted is not None:
-            # Dark, so that it shows on the very curve that it predicts.
-            theory = _visible(predicted.second_moment)
-            axes.plot(layers, theory, color=_THEORY, linewidth=0.9, linestyle=_DASHED)
-    shown = np.flatnonzero(np.isfinite(mean))
+        verdict = _fitted(result.grad_outcome, result.grad_factor, result.grad_factor_se)
+        of, predicted = "second moment of ∂/∂h", result.theory.grad_pre
+        signals.append(_Signal("backward", of, result.grad_pre, 1.0, predicted, verdict))
+    return signals
+
+
+def _fitted(outcome: str, factor: float, se: float) -> str:
+    return outcome if math.isnan(factor) else f"{outcome}, ×{plus_minus(factor, se)} a layer"
+
+
+def _portrait(result: Propagation) -> Figure:
+    """All that is worth a look in one result."""
+    signals, shares = _signals(result), visible_shares(result.layers)
+    rows = [[signal.name for signal in signals], ["shares"] if shares else []]
+    if np.isfinite(result.pre.cosine).any():
+        rows[1].append("cosine")
+    rows = [row for row in rows if row]
+    columns = math.lcm(*map(len, rows))
+    figure = Figure(figsize=(2.8 + 2.6 * columns, 1.0 + 2.4 * len(rows)), layout="constrained")
+    panels = figure.subplot_mosaic(
+        [np.repeat(row, columns // len(row)).tolist() for row in rows],
+        height_ratios=(4, 3)[: len(rows)],
+        sharex=True,
+    )
+    for signal, colour in zip(signals, (_PALETTE[1], _PALETTE[0]), strict=False):
+        axes = panels[signal.name]
+        bands = _bands(signal) if result.n_trials > 1 else []
+        for band, opacity in zip(bands, _OPACITIES, strict=False):
+            axes.fill_between(_layers(signal.stats), *band, color=colour, alpha=opacity, lw=0)
+        _curve(axes, signal, colour)
+        _log_scale(axes, [_mean(signal.stats), *(end for band in bands for end in band)])
+        _words(axes, signal.quantity, f"{signal.name}: {signal.verdict}")
+    for (name, values), colour in zip(shares.items(), _PALETTE[2:4], strict=False):
+        panels["shares"].plot(_layers(result.pre), values, color=colour, label=name, **_MEASURED)
+    if shares:
+        axes = panels["shares"]
+        largest = max(map(np.nanmax, shares.values()))
+        axes.set_ylim(0.0, float(np.clip(1.15 * largest, 0.1, 1.03)))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.legend(frameon=False, fontsize=_LABEL_SIZE)
+        _words(axes, "share")
+    if "cosine" in panels:
+        axes, cosine = panels["cosine"], result.pre.cosine
+        se = np.nan if result.pre.se is None else result.pre.se.cosine
+        _error_bars(axes, cosine, cosine - se, cosine + se, _PALETTE[5])
+        axes.plot(_layers(result.pre), cosine, color=_PALETTE[5], **_MEASURED)
+        axes.plot(_layers(result.pre), result.theory.pre.cosine, **_PREDICTED)
+        axes.set_ylim(min(-0.05, 1.1 * np.nanmin(cosine)), 1.05)
+        _words(axes, "cosine of two inputs' h")
+    for axes in panels.values():
+        _frame(axes, result.n_layers)
+    for name in rows[-1]:
+        panels[name].set_xlabel("layer")
+    _key(panels["forward"], bands=bool(bands))
+    figure.suptitle(result.title, x=0.01, ha="left", fontsize=_LABEL_SIZE, color="0.3")
+    return figure
+
+
+def _compared(curves: list[Propagation]) -> Figure:
+    """The second moments of several results, in a panel a direction."""
+    labels = [result.label for result in curves]
+    backward = any(result.grad_pre is not None for result in curves)
+    # Labels stand at the right of the axes, so the longest decides how much room they need.
+    size = (5.6 + 0.075 * max(map(len, labels)), 6.4 if backward else 3.8)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1 + backward, sharex=True, squeeze=False)[:, 0]
+    n_layers = max(result.n_layers for result in curves)
+    heights: list[list[NDArray[np.float64]]] = [[] for _ in panels]
+    colours = [_PALETTE[number % len(_PALETTE)] for number in range(len(curves))]
+    for result, colour in zip(curves, colours, strict=True):
+        for axes, shown, signal in zip(panels, heights, _signals(result), strict=False):
+            _curve(axes, signal, colour)
+            shown.append(_mean(signal.stats))
+            _words(axes, signal.quantity)
+    for axes, shown in zip(panels, heights, strict=True):
+        _log_scale(axes, shown)
+        _frame(axes, n_layers)
+    panels[-1].set_xlabel("layer")
+    _key(panels[0])
+    settings = {result.title.removeprefix(f"{result.label}: ") for result in curves}
+    if len(settings) == 1:
+        panels[0].set_title(settings.pop(), loc="left", fontsize=_LABEL_SIZE, color="0.3")
+    anchors = [_last(mean) for mean in heights[0]]
+    for label, colour, height in zip(labels, colours, _spread(panels[0], anchors), strict=True):
+        panels[0].annotate(
+            label,
+            (1.0, height),
+            xycoords="axes fraction",
+            xytext=(6, 0),
+            textcoords="offset points",
+            verticalalignment="center",
+            fontsize=_LABEL_SIZE,
+            color=colour,
+            annotation_clip=False,
+        )
+    return figure
+
+
+def _curve(axes: Axes, signal: _Signal, colour: str) -> None:
+    """A second moment, its standard errors, its prediction, and a cross where it ends early."""
+    mean, layers = _mean(signal.stats), _layers(signal.stats)
+    if signal.stats.se is not None:
+        se = signal.stats.se.second_moment
+        # A logarithmic axis has no room for 0: a bar that would reach it stops at mean / 10.
+        with np.errstate(over="ignore"):
+            _error_bars(axes, mean, np.maximum(mean - se, 0.1 * mean), mean + se, colour)
+    axes.plot(layers, mean, color=colour, **_MEASURED)
+    if signal.predicted is not None:
+        # Dark, so that it shows on the very curve that it predicts.
+        axes.plot(layers, _visible(signal.predicted.second_moment), **_PREDICTED)
+    shown = layers[np.isfinite(mean)]
     if not shown.size:
-        return math.nan
-    last = shown[-1]
-    if last + 1 < mean.size or mean.size == 1:
+        return
+    end, goal = (shown[-1], layers[-1]) if signal.name == "forward" else (shown[0], 1)
+    if mean.size == 1 or end != goal:
         marker = "o" if mean.size == 1 else "x"
-        axes.plot(layers[last], mean[last], color=colour, marker=marker, markersize=5)
-    return float(mean[last])
+        axes.plot(end, mean[end - 1], color=colour, marker=marker, markersize=5)
+
+
+def _error_bars(
+    axes: Axes,
+    centre: NDArray[np.float64],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    colour: str,
+) -> None:
+    """Bars at some ten of the layers: at all of many they would be a band."""
+    at = np.arange(centre.size)[:: -(-centre.size // 12)]
+    at = at[np.isfinite(centre[at]) & np.isfinite(low[at]) & np.isfinite(high[at])]
+    axes.vlines(at + 1, low[at], high[at], color=colour, linewidth=1.1)
+
+
+def _bands(signal: _Signal) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Between which energies the middle 90 and 50 % of the networks lie: none where a network
+    overflows, for then the quantiles are of the others alone."""
+    stats = signal.stats
+    with np.errstate(over="ignore"):
+        energies = signal.entering * np.exp(stats.log_energy_quantiles)
+    energies = _visible(np.where(stats.overflow_trials > 0, np.nan, energies))
+    return [(energies[i], energies[-1 - i]) for i in range(len(QUANTILES) // 2)]
+
+
+def _layers(stats: LayerStats) -> NDArray[np.int_]:
+    return np.arange(1, stats.second_moment.size + 1)
 
 
 def _mean(stats: LayerStats) -> NDArray[np.float64]:
@@ -180,41 +314,53 @@ def _mean(stats: LayerStats) -> NDArray[np.float64]:
     return np.where(overflowed, np.nan, _visible(stats.second_moment))
 
 
+def _last(mean: NDArray[np.float64]) -> float:
+    """The last that is shown; NaN if none is."""
+    shown = mean[np.isfinite(mean)]
+    return float(shown[-1]) if shown.size else math.nan
+
+
 def _visible(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The values a logarithmic axis can show; NaN, which leaves a gap, for the others."""
     shown = np.isfinite(values) & (values > 0)
     return np.where(shown, values, np.nan)
 
 
-def _frame(axes: Axes, curves: list[Propagation]) -> None:
-    """Axes, their limits and words, and the key to the kinds of line."""
+def _log_scale(axes: Axes, shown: Sequence[NDArray[np.float64]]) -> None:
+    """A logarithmic axis that holds what is shown."""
     axes.set_yscale("log")
-    gradients = [result.grad_pre for result in curves if result.grad_pre is not None]
-    heights = np.concatenate([_mean(stats) for stats in [*(r.pre for r in curves), *gradients]])
+    heights = np.concatenate(shown)
     heights = heights[np.isfinite(heights)]
-    if heights.size:
-        # At least two decades, or a chain that holds would look as ragged as one that does not.
-        low, high = np.log10(heights.min()), np.log10(heights.max())
-        margin = max(0.06 * (high - low), (2.0 - (high - low)) / 2)
-        axes.set_ylim(10.0 ** max(low - margin, -307.0), 10.0 ** min(high + margin, 308.0))
-    n_layers = max(result.pre.second_moment.size for result in curves)
+    low, high = (np.log10(heights.min()), np.log10(heights.max())) if heights.size else (0.0, 0.0)
+    # At least two decades, or a chain that holds would look as ragged as one that does not.
+    margin = max(0.06 * (high - low), (2.0 - (high - low)) / 2)
+    axes.set_ylim(10.0 ** max(low - margin, -307.0), 10.0 ** min(high + margin, 308.0))
+
+
+def _words(axes: Axes, quantity: str, title: str = "") -> None:
+    axes.set_ylabel(quantity)
+    axes.set_title(title, loc="left", fontsize=_LABEL_SIZE)
+
+
+def _frame(axes: Axes, n_layers: int) -> None:
     axes.set_xlim((1, n_layers) if n_layers > 1 else (0.5, 1.5))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("layer")
-    axes.set_ylabel("second moment of the pre-activation")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.grid(axis="y", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    setting = {result.title.removeprefix(f"{result.label}: ") for result in curves}
-    if len(setting) == 1:
-        axes.set_title(setting.pop(), loc="left", fontsize=_LABEL_SIZE, color="0.3")
-    measured = Line2D([], [], color="0.5", linewidth=1.8, label="measured, ± s.e.")
-    theory = Line2D([], [], color=_THEORY, linewidth=0.9, linestyle=_DASHED, label="infinite width")
-    handles = [measured, theory]
-    if gradients:
-        handles.append(
-            Line2D([], [], color="0.5", linewidth=1.8, linestyle=":", label="gradient by it")
-        )
+
+
+def _key(axes: Axes, *, bands: bool = False) -> None:
+    """The key to the kinds of line, and of band."""
+    handles: list[Artist] = [
+        Line2D([], [], color="0.5", label="mean, ± s.e.", **_MEASURED),
+        Line2D([], [], label="infinite width", **_PREDICTED),
+    ]
+    if bands:
+        handles += [
+            Patch(color="0.4", alpha=alpha, linewidth=0, label=f"middle {share} % of networks")
+            for share, alpha in ((50, sum(_OPACITIES)), (90, _OPACITIES[0]))
+        ]
     axes.legend(handles=handles, loc="best", frameon=False, fontsize=_LABEL_SIZE)
 
 

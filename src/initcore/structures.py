@@ -141,8 +141,14 @@ class Orthogonal:
     gain: float
     layout: Layout
 
+    def _outs(self, shape: tuple[int, ...]) -> list[int]:
+        """The axes of the rows."""
+        if len(shape) < 2:
+            raise ValueError(f"shape must have two axes or more for orthogonal, got {shape}")
+        return sorted(self.layout.axes(shape)[1])
+
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        outs = self.layout.axes(shape)[1]
+        outs = self._outs(shape)
         rows = math.prod(shape[axis] for axis in outs)
         return rows, math.prod(shape[axis] for axis in range(len(shape)) if axis not in outs)
 
@@ -151,7 +157,7 @@ class Orthogonal:
         return (Moments(0.0, self.gain / math.sqrt(longer), self.gain),)
 
     def draw(self, shape: tuple[int, ...], source: Source) -> npt.NDArray[np.float64]:
-        outs = sorted(self.layout.axes(shape)[1])
+        outs = self._outs(shape)
         order = [*outs, *(axis for axis in range(len(shape)) if axis not in outs)]
         matrix = _orthogonal(source, *self.sides(shape))
         if self.gain != 1.0:

@@ -84,6 +84,13 @@ static void T(run_moments)(const ic_kernels *k) {
             k->T(moments)(x, units, batch, &state);
             T(take_moments)(&state, 1);
             free(x);
+            const size_t panels = (batch + 15) / 16;
+            double *scales = buffer(16 * panels, sizeof *scales);
+            x = T(inputs)(16 * panels * units);
+            const double cosine = k->T(cosine)(x, units, batch, scales);
+            take_f64(&cosine, 1);
+            free(x);
+            free(scales);
         }
 }
 
@@ -100,7 +107,7 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
     chain->backward = 1;
     const size_t batch = chain->batch, inputs = batch * chain->layers[0].n_in;
     char *workspace = buffer(k->T(chain_workspace)(chain) + 1, 1);
-    ic_moments moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
+    ic_moments input, moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
     void *weights[T(LAYERS)], *biases[T(LAYERS)];
     const ic_gradients out = {buffer(inputs, sizeof(REAL)), weights, biases};
     int32_t cancel = 0;
@@ -108,8 +115,9 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
         weights[l] = buffer(chain->layers[l].n_in * chain->layers[l].n_out, sizeof(REAL));
         biases[l] = buffer(chain->layers[l].n_out, sizeof(REAL));
     }
-    if (!k->T(chain_backward)(k, chain, 5, moments, gradients, &out, workspace + 1, &cancel))
+    if (!k->T(chain_backward)(k, chain, 5, &input, moments, gradients, &out, workspace + 1, &cancel))
         fail("cancelled");
+    T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
     T(take_moments)(gradients, COUNT(gradients));
     T(take)(out.input, inputs);
@@ -119,11 +127,11 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
         free(weights[l]);
         free(biases[l]);
     }
-    if (!k->T(chain_backward)(k, chain, 5, NULL, gradients, NULL, workspace + 1, &cancel))
+    if (!k->T(chain_backward)(k, chain, 5, NULL, NULL, gradients, NULL, workspace + 1, &cancel))
         fail("cancelled");
     T(take_moments)(gradients, COUNT(gradients));
     cancel = 1;
-    if (k->T(chain_backward)(k, chain, 5, moments, gradients, NULL, workspace + 1, &cancel))
+    if (k->T(chain_backward)(k, chain, 5, &input, moments, gradients, NULL, workspace + 1, &cancel))
         fail("not cancelled");
     free(out.input);
     free(workspace);
@@ -132,19 +140,20 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
 /* The same chain by its Gram matrices, its weights aside. */
 static void T(run_gram_of)(const ic_kernels *k, ic_chain *chain) {
     static const uint64_t streams[T(LAYERS)] = {30, 31, 32};
-    ic_moments moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
+    ic_moments input, moments[2 * T(LAYERS)], gradients[3 * T(LAYERS)];
     for (chain->backward = 0; chain->backward < 2; chain->backward++) {
         char *workspace = buffer(k->T(gram_workspace)(chain) + 1, 1);
         int32_t cancel = 0;
-        if (!k->T(gram)(k, chain, streams, 5, moments, chain->backward ? gradients : NULL,
-                        workspace + 1, &cancel))
+        if (!k->T(gram)(k, chain, streams, 5, &input, moments,
+                        chain->backward ? gradients : NULL, workspace + 1, &cancel))
             fail("cancelled");
+        T(take_moments)(&input, 1);
         T(take_moments)(moments, COUNT(moments));
         if (chain->backward) T(take_moments)(gradients, COUNT(gradients));
-        if (!k->T(gram)(k, chain, streams, 5, NULL, NULL, workspace + 1, &cancel))
+        if (!k->T(gram)(k, chain, streams, 5, NULL, NULL, NULL, workspace + 1, &cancel))
             fail("cancelled");
         cancel = 1;
-        if (k->T(gram)(k, chain, streams, 5, moments, NULL, workspace + 1, &cancel))
+        if (k->T(gram)(k, chain, streams, 5, &input, moments, NULL, workspace + 1, &cancel))
             fail("not cancelled");
         free(workspace);
     }
@@ -153,9 +162,13 @@ static void T(run_gram_of)(const ic_kernels *k, ic_chain *chain) {
 static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size_t batch,
                             int stored, int activation) {
     const ic_distribution normal = {.kind = IC_NORMAL, .scale = 0.5};
+    const int shaped = activation % 2; /* with norms and residual branches */
     ic_layer layers[T(LAYERS)];
     REAL *arrays[2 * T(LAYERS) + 1] = {NULL};
-    ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers, 0, {NULL, 0, normal, 20}};
+    ic_chain chain = {.seed = 42, .batch = batch, .n_layers = T(LAYERS), .layers = layers,
+                      .input = {NULL, 0, normal, 1}, .output_gradient = {NULL, 0, normal, 20}};
+    const ic_source common = {NULL, 0, normal, 21};
+    if (!stored && batch % 2) chain.common = &common;
     if (stored) {
         arrays[0] = T(matrix)(batch, n_in, n_in + 2);
         chain.input.data = arrays[0];
@@ -165,7 +178,9 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
         const size_t from = l ? width : n_in, to = l + 1 < T(LAYERS) ? width : n_in;
         const size_t stride = from + 3 * (l & 1);
         layers[l] = (ic_layer){from, to, {NULL, 0, normal, 2 + l}, {NULL, 0, normal, 9 + l},
-                               l != 1, (activation + (int)l) % IC_ACTIVATIONS, 0.3, 0.05};
+                               l != 1, (activation + (int)l) % IC_ACTIVATIONS, 0.3, 0.05,
+                               shaped ? (activation / 2 + (int)l) % 3 : IC_NO_NORM,
+                               shaped && from == to, 0.7};
         if (!stored) continue;
         layers[l].weight.data = arrays[1 + 2 * l] = T(matrix)(to, from, stride);
         layers[l].weight.row_stride = (ptrdiff_t)stride;
@@ -175,19 +190,21 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
     const size_t bytes = k->T(chain_workspace)(&chain);
     char *workspace = buffer(bytes + 1, 1);
     REAL *y = buffer(batch * n_in, sizeof *y);
-    ic_moments moments[2 * T(LAYERS)];
+    ic_moments input, moments[2 * T(LAYERS)];
     int32_t cancel = 0;
     name("chain %zu bytes %zu -> %zu batch %zu stored %d activation %d", sizeof *y, n_in, width,
          batch, stored, activation);
-    if (!k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("cancelled");
+    if (!k->T(chain)(k, &chain, 5, &input, moments, y, workspace + 1, &cancel)) fail("cancelled");
     T(take)(y, batch * n_in);
+    T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
-    if (!k->T(chain)(k, &chain, 5, NULL, y, workspace + 1, &cancel)) fail("cancelled");
+    if (!k->T(chain)(k, &chain, 5, NULL, NULL, y, workspace + 1, &cancel)) fail("cancelled");
     T(take)(y, batch * n_in);
-    if (!k->T(chain)(k, &chain, 5, moments, NULL, workspace + 1, &cancel)) fail("cancelled");
+    if (!k->T(chain)(k, &chain, 5, &input, moments, NULL, workspace + 1, &cancel)) fail("cancelled");
+    T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
     cancel = 1;
-    if (k->T(chain)(k, &chain, 5, moments, y, workspace + 1, &cancel)) fail("not cancelled");
+    if (k->T(chain)(k, &chain, 5, &input, moments, y, workspace + 1, &cancel)) fail("not cancelled");
     free(workspace);
     T(run_backward_of)(k, &chain);
     T(run_gram_of)(k, &chain);
@@ -260,17 +277,13 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     static const int64_t heads[][3] = {{0, 0, 1}, {1, 0, 0}, {1, 0, 2}};
     static const int64_t q_begin[] = {0, 1, 3}, k_begin[] = {0, 3}, users[] = {0, 1, 2};
     enum { HEADS = 3, MATRICES = 2, D_V = 5, MASKS = 3 };
-    const size_t rows = HEADS * queries, q_stride = queries + 2, k_stride = keys + 3;
+    const size_t rows = HEADS * queries;
     REAL *q = T(inputs)(MATRICES * queries * d), *keyed = T(inputs)(keys * d);
     REAL *v = T(inputs)(keys * D_V), *dout = T(inputs)(rows * D_V);
-    /* transposed: some other numbers do as well */
-    REAL *v_columns = T(matrix)(D_V, keys, k_stride), *k_columns = T(matrix)(d, keys, k_stride);
-    REAL *q_columns = T(matrix)(MATRICES * d, queries, q_stride);
-    REAL *dout_columns = T(matrix)(HEADS * D_V, queries, q_stride);
     REAL *bias = T(inputs)(MASKS * queries * keys);
     uint8_t *keep = buffer(MASKS * keys, 1);
     double *statistics = buffer(rows * IC_ATTENTION_STATISTICS, sizeof *statistics);
-    double *dscale = buffer(MATRICES * queries, sizeof *dscale);
+    double *sums = buffer(MATRICES * queries * IC_GRADIENT_SUMS, sizeof *sums);
     REAL *output = buffer(rows * D_V, sizeof *output), *prepared = buffer(rows * 3, sizeof *output);
     REAL *dq = buffer(MATRICES * queries * d, sizeof *dq), *dk = buffer(keys * d, sizeof *dk);
     REAL *dv = buffer(keys * D_V, sizeof *dv);
@@ -300,8 +313,7 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     take_f64(statistics, rows * IC_ATTENTION_STATISTICS);
     free(workspace);
     a.d_v = D_V;
-    a.v = v_columns;
-    a.v_stride = k_stride;
+    a.v = v;
     workspace = buffer(k->T(attention_workspace)(&a) + 1, 1);
     if (!k->T(attention)(&a, 0, rows, statistics, output, workspace + 1, &cancel))
         fail("cancelled");
@@ -315,17 +327,15 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     k->T(attention_prepare)(&a, statistics, output, dout, rows, prepared);
     T(take)(prepared, rows * 3);
     const ic_attention_gradient g = {
-        .heads = a, .v = v, .dout = dout, .q_columns = q_columns, .k_columns = k_columns,
-        .dout_columns = dout_columns, .q_stride = q_stride, .k_stride = k_stride,
-        .prepared = prepared, .q_begin = q_begin, .q_users = users, .k_begin = k_begin,
-        .k_users = users};
+        .heads = a, .dout = dout, .prepared = prepared, .q_begin = q_begin, .q_users = users,
+        .k_begin = k_begin, .k_users = users};
     workspace = buffer(k->T(attention_backward_workspace)(&g) + 1, 1);
     cancel = 0;
-    if (!k->T(attention_backward)(&g, 0, 0, MATRICES * queries, dq, NULL, dscale, workspace + 1,
+    if (!k->T(attention_backward)(&g, 0, 0, MATRICES * queries, dq, NULL, sums, workspace + 1,
                                   &cancel))
         fail("cancelled");
     T(take)(dq, MATRICES * queries * d);
-    take_f64(dscale, MATRICES * queries);
+    take_f64(sums, MATRICES * queries * IC_GRADIENT_SUMS);
     if (!k->T(attention_backward)(&g, 1, 0, keys, dk, dv, NULL, workspace + 1, &cancel))
         fail("cancelled");
     T(take)(dk, keys * d);
@@ -333,8 +343,8 @@ static void T(run_attention_of)(const ic_kernels *k, size_t queries, size_t keys
     cancel = 1;
     if (k->T(attention_backward)(&g, 1, 0, keys, dk, dv, NULL, workspace + 1, &cancel))
         fail("not cancelled");
-    void *const used[] = {q, keyed, v, dout, v_columns, k_columns, q_columns, dout_columns, bias,
-                          keep, statistics, dscale, output, prepared, dq, dk, dv, workspace};
+    void *const used[] = {q, keyed, v, dout, bias, keep, statistics, sums, output, prepared, dq, dk,
+                          dv, workspace};
     for (size_t i = 0; i < COUNT(used); i++) free(used[i]);
 }
 

@@ -516,15 +516,11 @@ def _run_attention(kernels: Kernels, spec: _core.Attention, like: Array) -> tupl
     return output, statistics
 
 
-def _columns(matrices: Array) -> Array:
-    return np.ascontiguousarray(matrices.swapaxes(1, 2))
-
-
 def _attention(dtype: str) -> Iterator[Check]:
     q, k, v, dout = _heads(dtype)
     products = matmul.matmul(q[0], k[0])
     scale = ATTENTION_SCALE
-    spec = _core.Attention(q, k, ONE_HEAD, scale=scale, causal=True, v=_columns(v))
+    spec = _core.Attention(q, k, ONE_HEAD, scale=scale, causal=True, v=v)
 
     def expected() -> tuple[Array, Array]:
         p, statistics = attention.attention_statistics(products, scale, causal=True)
@@ -550,23 +546,20 @@ def _attention(dtype: str) -> Iterator[Check]:
 def _attention_backward(dtype: str) -> Check:
     q, k, v, dout = _heads(dtype)
     scale = ATTENTION_SCALE
-    forward = _core.Attention(q, k, ONE_HEAD, scale=scale, causal=True, v=_columns(v))
+    forward = _core.Attention(q, k, ONE_HEAD, scale=scale, causal=True, v=v)
     begin, users = np.array([0, 1]), np.zeros(1, np.int64)
 
     def product(kernels: Kernels) -> tuple[Array, ...]:
         output, statistics = _run_attention(kernels, forward, dout[0])
         prepared = np.empty((1, len(output), 3), dtype)
         kernels.attention_prepare(forward, statistics, output, dout[0], prepared[0])
-        columns = (_columns(q), _columns(k), _columns(dout))
-        spec = _core.AttentionGradient(
-            forward, v, dout, *columns, prepared, begin, users, begin, users
-        )
+        spec = _core.AttentionGradient(forward, dout, prepared, begin, users, begin, users)
         workspace = np.empty(kernels.attention_backward_workspace(spec), np.uint8)
         dq, dk, dv = (np.empty_like(array[0]) for array in (q, k, v))
-        dscale, cancel = np.empty(len(dq)), np.zeros(1, np.int32)
-        kernels.attention_backward(spec, 0, dq, None, dscale, workspace, cancel)
+        sums, cancel = np.empty((len(dq), _core.GRADIENT_SUMS)), np.zeros(1, np.int32)
+        kernels.attention_backward(spec, 0, dq, None, sums, workspace, cancel)
         kernels.attention_backward(spec, 0, dk, dv, None, workspace, cancel)
-        return dq, dk, dv, np.array([np.sum(dscale)])
+        return dq, dk, dv, np.array([np.sum(sums[:, _core.BY_SCALE])])
 
     def distance(values: tuple[Array, ...], exacts: tuple[Array, ...]) -> float:
         errors = [

@@ -82,7 +82,8 @@ def run(
 def _run_in_threads(
     experiment: Experiment, trials: range, threads: int, progress: Progress
 ) -> ExactRecord:
-    chunks = _chunks(trials, experiment.trial_seconds, _THREAD_SECONDS, 4 * threads)
+    share = 4 * threads if threads > 1 else 1  # of several, none should wait long for the last
+    chunks = _chunks(trials, experiment.trial_seconds, _THREAD_SECONDS, share)
     lock = threading.Lock()
     cancel = np.zeros(1, np.int32)
     done = 0

@@ -17,6 +17,7 @@ from ..streams import parallel, resolve_threads
 from .arrays import (
     check_array,
     check_finite_in,
+    check_flag,
     check_mask,
     check_number,
     check_saturation,
@@ -60,14 +61,14 @@ class _Heads:
             softcap=self.softcap,
             causal=self.causal,
             mask=self.mask,
-            v=None if self.v is None else _columns(self.v),
+            v=self.v,
         )
 
 
 def _check_heads(
     q: npt.ArrayLike,
     k: npt.ArrayLike,
-    v: npt.ArrayLike | None,
+    values: npt.NDArray[Any] | None,
     scale: float | None,
     causal: bool,
     mask: npt.ArrayLike | None,
@@ -85,11 +86,9 @@ def _check_heads(
         )
     if scale is None and d_k == 0:
         raise ValueError("scale=None with d_k 0: a number is accepted where 1/√d_k is none")
-    values = None if v is None else check_array("v", v)
     if values is not None and (values.ndim < 2 or values.shape[:-1] != keys.shape[:-1]):
         raise ValueError(
-            f"v has shape {values.shape}: (*{keys.shape[:-1]}, d_v) is accepted beside k of "
-            f"{keys.shape}"
+            f"v has shape {values.shape}: k's, {keys.shape}, but for the last axis is accepted"
         )
     factor = 1 / sqrt(d_k) if scale is None else check_number("scale", scale, "a finite number")
     cap = check_softcap(softcap)
@@ -139,21 +138,13 @@ def _check_heads(
         index=np.stack([i.ravel() for i in index], axis=1),
         scale=factor,
         softcap=cap,
-        causal=bool(causal),
+        causal=check_flag("causal", causal),
     )
 
 
 def _matrices(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """(matrices, rows, columns), as the kernels read them."""
     return contiguous(array, dtype).reshape(prod(array.shape[:-2]), *array.shape[-2:])
-
-
-def _columns(matrices: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The matrices transposed, their rows longer by what keeps them out of one cache set."""
-    count, rows, columns = matrices.shape
-    result = np.empty((count, columns, (rows + 31) // 32 * 32 + 16), matrices.dtype)
-    result[..., :rows] = matrices.swapaxes(1, 2)
-    return result
 
 
 def _run(
@@ -277,13 +268,13 @@ def attention(
     Raises:
         TypeError: a dtype or kind that is not accepted. ValueError: a shape or value that is not.
     """
-    heads = _check_heads(q, k, v, scale, causal, mask, softcap)
-    threshold = check_saturation(saturation)
+    heads = _check_heads(q, k, check_array("v", v), scale, causal, mask, softcap)
+    threshold, wanted = check_saturation(saturation), check_flag("stats", stats)
     assert heads.v is not None
     output = np.empty((prod(heads.rows), heads.v.shape[2]), heads.real)
     statistics = _forward(heads, heads.spec(), resolve_threads(threads), output)
     shaped = output.reshape(*heads.rows, output.shape[1])
-    return shaped, _record(heads, statistics, threshold) if stats else None
+    return shaped, _record(heads, statistics, threshold) if wanted else None
 
 
 def attention_backward(
@@ -319,7 +310,7 @@ def attention_backward(
         TypeError: a dtype or kind that is not accepted. ValueError: a shape or value that is not.
     """
     gradient = check_array("dout", dout)
-    heads = _check_heads(q, k, v, scale, causal, mask, softcap, gradient)
+    heads = _check_heads(q, k, check_array("v", v), scale, causal, mask, softcap, gradient)
     assert heads.v is not None
     n_heads, kernels, count = prod(heads.lead), _core.default(), resolve_threads(threads)
     (_, queries, d_k), (_, keys, d_v) = heads.q.shape, heads.v.shape
@@ -334,27 +325,22 @@ def attention_backward(
     prepared = np.empty((n_heads * queries, 3), heads.real)
     kernels.attention_prepare(forward, statistics, output, by_rows, prepared)
 
-    by_heads = by_rows.reshape(n_heads, queries, d_v)
     spec = _core.AttentionGradient(
         forward,
-        heads.v,
-        by_heads,
-        _columns(heads.q),
-        _columns(heads.k),
-        _columns(by_heads),
+        by_rows.reshape(n_heads, queries, d_v),
         prepared.reshape(n_heads, queries, 3),
         *_users(heads.index[:, 0], len(heads.q)),
         *_users(heads.index[:, 1], len(heads.k)),
     )
     dq, dk = (np.empty((a.shape[0] * a.shape[1], d_k), heads.real) for a in (heads.q, heads.k))
     dv = np.empty((len(dk), d_v), heads.real)
-    dscale = np.empty(len(dq))
+    sums = np.empty((len(dq), _core.GRADIENT_SUMS))
 
     def for_queries(first: int, rows: int, cancel: npt.NDArray[np.int32]) -> bool:
         piece = slice(first, first + rows)
         workspace = np.empty(kernels.attention_backward_workspace(spec), np.uint8)
         return kernels.attention_backward(
-            spec, first, dq[piece], None, dscale[piece], workspace, cancel
+            spec, first, dq[piece], None, sums[piece], workspace, cancel
         )
 
     def for_keys(first: int, rows: int, cancel: npt.NDArray[np.int32]) -> bool:
@@ -370,7 +356,7 @@ def attention_backward(
     _run(for_keys, len(heads.k), keys, users_k * queries * cell, count)
     shapes = (np.shape(q), np.shape(k), np.shape(v))
     dq, dk, dv = (a.reshape(shape) for a, shape in zip((dq, dk, dv), shapes, strict=True))
-    return dq, dk, dv, _sum(dscale)
+    return dq, dk, dv, rounded_sum(sums[:, _core.BY_SCALE])
 
 
 def _users(
@@ -382,7 +368,7 @@ def _users(
     return np.searchsorted(matrix[users], np.arange(matrices + 1)).astype(np.int64), users
 
 
-def _sum(values: npt.NDArray[np.float64]) -> float:
+def rounded_sum(values: npt.NDArray[np.float64]) -> float:
     """Correctly rounded, so that the order of rows does not matter."""
     total = float(np.sum(values))
-    return fsum(values) if isfinite(total) else total
+    return fsum(values.tolist()) if isfinite(total) else total

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +17,8 @@ from ..results.layers import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
 from .arrays import check_array, common_dtype, compute_dtype, contiguous
 
-# A trial of more multiplications may take over 10 ms: Ctrl-C should not wait for it.
-_LONG_PRODUCTS = 2e8
+# A trial of more multiplications may take over 100 ms: Ctrl-C should not wait for it.
+_LONG_PRODUCTS = 4e9
 # A layer of fewer multiplications is done sooner than it is handed out to threads.
 _SHARED_PRODUCTS = 1e7
 # Columns transposed at a time in `moments`: bounded scratch.
@@ -48,8 +47,14 @@ def layer_activations(
 
 def share_trials(n_trials: int, widths: Sequence[int], batch: int, threads: int) -> bool:
     """Whether threads had better share each trial's layers than take a trial each."""
-    products = batch * sum(n_in * n_out for n_in, n_out in pairwise(widths))
-    return n_trials < threads and products >= _SHARED_PRODUCTS * (len(widths) - 1)
+    if n_trials >= threads:
+        return False
+    return _products(widths, batch) >= _SHARED_PRODUCTS * (len(widths) - 1)
+
+
+def _products(widths: Sequence[int], batch: int) -> int:
+    """Multiplications of a trial."""
+    return batch * int(sum(map(operator.mul, widths, widths[1:])))
 
 
 def run_shared(
@@ -62,16 +67,18 @@ def run_shared(
     y: npt.NDArray[Any] | None,
     workspaces: Sequence[npt.NDArray[np.uint8]],
     cancel: npt.NDArray[np.int32],
+    input_state: npt.NDArray[np.float64] | None = None,
 ) -> bool:
     """One trial in as many threads as there are workspaces, the outputs of each layer cut among
     them. What ``Kernels.chain`` computes of one trial, with the same bits; state
-    (layers, 2, MOMENTS) or None. False when cancelled."""
+    (layers, 2, MOMENTS) and input_state (MOMENTS) or None. False when cancelled."""
     shared, threads = workspaces[0], len(workspaces)
     units = np.empty((max(widths), 2, _core.UNIT))
     parts = np.empty((threads, 2, _core.MOMENTS))
     found = (None, None) if state is None else (units, parts)
-    kernels.chain_input(chain, trial, shared)
+    kernels.chain_input(chain, trial, shared, input_state)
     for layer, n_out in enumerate(widths[1:]):
+        kernels.chain_norm(chain, layer, shared)
 
         def task(i: int, first: int, last: int, layer: int = layer) -> bool:
             part = None if found[1] is None else found[1][i]
@@ -98,10 +105,12 @@ def run_shared_backward(
     out: _core.Gradients | None,
     workspaces: Sequence[npt.NDArray[np.uint8]],
     cancel: npt.NDArray[np.int32],
+    input_state: npt.NDArray[np.float64] | None = None,
 ) -> bool:
     """``Kernels.chain_backward`` of one trial as ``run_shared`` does ``Kernels.chain``; the states
     are (layers, 2, MOMENTS) and (layers, 3, MOMENTS), both or neither None."""
-    if not run_shared(kernels, chain, widths, batch, trial, state, None, workspaces, cancel):
+    forward = (kernels, chain, widths, batch, trial, state, None, workspaces, cancel, input_state)
+    if not run_shared(*forward):
         return False
     shared, threads = workspaces[0], len(workspaces)
     top = None if gradient_state is None else gradient_state[-1, :2]
@@ -130,10 +139,12 @@ def run_shared_backward(
 
         if not _in_ranges(task, n_in, threads):
             return False
+        below = gradient_state[layer - 1, :2] if gradient_state is not None and layer else None
+        kernels.chain_norm_backward(chain, layer, below, out, shared)
         if gradient_state is not None:
-            if layer:
-                below = gradient_state[layer - 1, :2]
-                kernels.chain_merge(units[:n_in], batch, parts, below)
+            if below is not None:
+                if not chain.norms[layer]:
+                    kernels.chain_merge(units[:n_in], batch, parts, below)
                 kernels.chain_cosines(chain, layer - 1, True, below, shared, shared)
             no_parts = np.empty((0, 1, _core.MOMENTS))
             kernels.chain_merge(weight_units[:n_in], n_out, no_parts, gradient_state[layer, 2:])
@@ -146,8 +157,7 @@ def _in_ranges(task: Callable[[int, int, int], bool], n: int, threads: int) -> b
     return all(parallel(task, [(i, *cuts[i : i + 2]) for i in range(threads)], threads))
 
 
-@dataclass(frozen=True)
-class _Operands:
+class _Operands(NamedTuple):
     """The checked arrays of a chain, each with all leading axes, and what they have in common."""
 
     x: npt.NDArray[Any]
@@ -166,7 +176,7 @@ class _Operands:
     @property
     def products(self) -> int:
         """Multiplications of a trial."""
-        return self.batch * sum(n_in * n_out for n_in, n_out in pairwise(self.widths))
+        return _products(self.widths, self.batch)
 
     def spec(self, index: tuple[int, ...], dy: npt.NDArray[Any] | None = None) -> _core.Chain:
         """One trial, with the gradient of its output if there is a backward pass."""
@@ -175,12 +185,23 @@ class _Operands:
             0,
             self.batch,
             self.widths,
-            [(a.kernel_id, a.parameter or 0.0, a.saturation_threshold) for a in self.activations],
-            _rows(self.x[index], self.dtype),
-            [_rows(w[index], self.dtype) for w in self.weights],
-            [None if b is None else _rows(b[index], self.dtype) for b in self.biases],
-            None if dy is None else _rows(dy[index], self.dtype),
+            [phi.kernel_words for phi in self.activations],
+            self._rows(self.x, index),
+            [self._rows(w, index) for w in self.weights],
+            [None if b is None else self._rows(b, index) for b in self.biases],
+            None if dy is None else self._rows(dy, index),
         )
+
+    def _rows(self, array: npt.NDArray[Any], index: tuple[int, ...]) -> npt.NDArray[Any]:
+        """One trial of an array as the kernels read it: the dtype, aligned, rows contiguous; copied
+        only if it is not."""
+        part = array[index] if index else array
+        flags = part.flags
+        if flags.c_contiguous and flags.aligned and part.dtype is self.dtype:  # most are
+            return part
+        size = self.dtype.itemsize
+        rows = part.dtype == self.dtype and part.strides[-1] == size and part.strides[0] % size == 0
+        return part if rows and flags.aligned else contiguous(part, self.dtype)
 
     def for_each_trial(
         self,
@@ -190,7 +211,7 @@ class _Operands:
         cancel: npt.NDArray[np.int32],
     ) -> None:
         """Runs task(index, threads that share the trial); `work` is a trial's multiplications."""
-        trials = list(np.ndindex(*self.lead))
+        trials = list(np.ndindex(*self.lead)) if self.lead else [()]
         n_threads = resolve_threads(threads)
         sharing = share_trials(len(trials), self.widths, self.batch, n_threads)
         each, at_once = (n_threads, 1) if sharing else (1, n_threads)
@@ -224,27 +245,17 @@ def _operands(
         None if b is None else check_array(f"biases[{i}]", b) for i, b in enumerate(given_biases)
     ]
     activations = layer_activations(activation, last, n_layers)
-    widths = _widths(inputs, matrices, vectors)
+    widths, lead, alike = _sizes(inputs, matrices, vectors)
     every = [inputs, *matrices, *vectors, also]
     dtype = common_dtype([array for array in every if array is not None])
-    lead = _leading_shape(inputs, matrices, vectors)
-
-    def per_trial(array: npt.NDArray[Any], core: int) -> npt.NDArray[Any]:
-        shape = lead + array.shape[array.ndim - core :]
-        return array if array.shape == shape else np.broadcast_to(array, shape)
-
+    shapes = [() if array is None else array.shape for array in every[:-1]]
     if inputs.shape[-2] >= 2**32:
         raise ValueError(f"x has shape {inputs.shape}: a batch below 2**32 is accepted")
-    return _Operands(
-        per_trial(inputs, 2),
-        [per_trial(w, 2) for w in matrices],
-        [None if b is None else per_trial(b, 1) for b in vectors],
-        [() if array is None else array.shape for array in every[:-1]],
-        activations,
-        widths,
-        lead,
-        dtype,
-    )
+    if not alike:
+        inputs = np.broadcast_to(inputs, lead + inputs.shape[-2:])
+        matrices = [np.broadcast_to(w, lead + w.shape[-2:]) for w in matrices]
+        vectors = [None if b is None else np.broadcast_to(b, lead + b.shape[-1:]) for b in vectors]
+    return _Operands(inputs, matrices, vectors, shapes, activations, widths, lead, dtype)
 
 
 def chain(
@@ -298,10 +309,7 @@ def chain(
         chosen.for_each_trial(task, chosen.products, threads, cancel)
     if states is None:
         return y, None
-    return y, ChainLayers(
-        pre=LayerStats.from_states(states[..., 0, :]),
-        post=LayerStats.from_states(states[..., 1, :], activation=True),
-    )
+    return y, ChainLayers.from_states(states)
 
 
 def chain_backward(
@@ -409,9 +417,9 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         x: any shape; float16, bfloat16, float32, float64 or integers.
 
     Returns:
-        LayerStats of 0-d float64 arrays, of which saturated_fraction and cosine are unknown; a unit
-        is an entry of the last axis, the batch all others (of 0 or 1 axes all). Of an array
-        (batch, n) they have the bits that `chain` gives for those activations.
+        LayerStats of 0-d float64 arrays, of which saturated_fraction is unknown; a unit is an entry
+        of the last axis, the batch all others (of 0 or 1 axes all). Of an array (batch, n) they
+        have the bits that `chain` gives for those activations. The cosine takes a copy of x.
     """
     array = check_array("x", x)
     real = compute_dtype(array.dtype)
@@ -423,51 +431,43 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         for start in range(0, n, step):
             units = contiguous(rows[:, start : start + step].T, real)
             _core.default().moments(units, state)
-    state[-1] = np.nan  # the cosine, which takes whole layers
+        panels = np.zeros(((batch + 15) // 16, n, 16), real)
+        lanes = panels.swapaxes(1, 2)  # (., 16, n): the batch, 16 rows a panel
+        whole = batch // 16
+        with np.errstate(over="ignore"):
+            lanes[:whole] = rows[: 16 * whole].reshape(whole, 16, n)
+            lanes[whole:, : batch % 16] = rows[16 * whole :]
+        scales = np.empty(16 * len(panels))
+        state[-1] = _core.default().cosine(panels, batch, scales)
     return LayerStats.from_states(state, activation=True)
 
 
-def _widths(
+def _sizes(
     x: npt.NDArray[Any],
     weights: list[npt.NDArray[Any]],
     biases: list[npt.NDArray[Any] | None],
-) -> list[int]:
+) -> tuple[list[int], tuple[int, ...], bool]:
+    """The widths, the leading axes, and whether all arrays have just these."""
     if x.ndim < 2:
         raise ValueError(f"x has shape {x.shape}: (…, batch, n_in) is accepted")
-    widths = [x.shape[-1]]
+    n = x.shape[-1]
+    widths, leads = [n], [x.shape[:-2]]
     for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
-        if w.ndim < 2 or w.shape[-1] != widths[-1]:
-            raise ValueError(
-                f"weights[{i}] has shape {w.shape}: (…, n_out, {widths[-1]}) is accepted"
-            )
-        widths.append(w.shape[-2])
-        if b is not None and (b.ndim < 1 or b.shape[-1] != widths[-1]):
-            raise ValueError(f"biases[{i}] has shape {b.shape}: (…, {widths[-1]}) is accepted")
-    return widths
-
-
-def _leading_shape(
-    x: npt.NDArray[Any],
-    weights: list[npt.NDArray[Any]],
-    biases: list[npt.NDArray[Any] | None],
-) -> tuple[int, ...]:
-    shapes = [x.shape[:-2], *(w.shape[:-2] for w in weights)]
-    shapes += [b.shape[:-1] for b in biases if b is not None]
+        shape = w.shape
+        if len(shape) < 2 or shape[-1] != n:
+            raise ValueError(f"weights[{i}] has shape {shape}: (…, n_out, {n}) is accepted")
+        n = shape[-2]
+        widths.append(n)
+        leads.append(shape[:-2])
+        if b is not None:
+            if b.ndim < 1 or b.shape[-1] != n:
+                raise ValueError(f"biases[{i}] has shape {b.shape}: (…, {n}) is accepted")
+            leads.append(b.shape[:-1])
+    if len(set(leads)) == 1:
+        return widths, leads[0], True
     try:
-        return np.broadcast_shapes(*set(shapes))  # most often one, () of plain matrices
+        return widths, np.broadcast_shapes(*set(leads)), False
     except ValueError:
         raise ValueError(
-            f"the leading axes of x, weights and biases {shapes} do not broadcast"
+            f"the leading axes of x, weights and biases {leads} do not broadcast"
         ) from None
-
-
-def _rows(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The array as the kernels read it: dtype, aligned, rows contiguous; copied only if not."""
-    if (
-        array.dtype == dtype
-        and array.flags.aligned
-        and array.strides[-1] == dtype.itemsize
-        and array.strides[0] % dtype.itemsize == 0
-    ):
-        return array
-    return contiguous(array, dtype)

@@ -16,6 +16,7 @@ from ..streams import blocks, check_output, parallel, resolve_threads
 from .arrays import (
     check_array,
     check_finite_in,
+    check_flag,
     check_mask,
     check_number,
     check_saturation,
@@ -96,7 +97,7 @@ def softmax(
     cap = check_softcap(softcap)
     threshold = check_saturation(saturation)
     rows = _last(logits, axis)
-    if causal and (logits.ndim < 2 or axis % logits.ndim != logits.ndim - 1):
+    if check_flag("causal", causal) and (logits.ndim < 2 or axis % logits.ndim != logits.ndim - 1):
         raise ValueError(
             f"causal=True with axis={axis} of shape {logits.shape}: "
             "the last axis of at least two (queries, keys) is accepted"
@@ -132,7 +133,8 @@ def softmax(
             target[...] = block_p.reshape(target.shape)
 
     pieces = list(blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1)))) if n else []
-    parallel(task, pieces, resolve_threads(threads, len(pieces)))
+    few = threads is None and len(pieces) < 2  # then nobody needs to look at the environment
+    parallel(task, pieces, 1 if few else resolve_threads(threads, len(pieces)))
     return p, SoftmaxRows.from_statistics(statistics, threshold)
 
 

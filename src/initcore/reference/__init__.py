@@ -3,7 +3,7 @@
 
 NumPy and the standard library alone, and nothing else of the package: what is written here can
 be wrong only in its own way. One module a kernel header: ``philox sampling activations matmul
-moments exact_sum chain backward gram softmax attention``. Values that have no exact float are
+moments exact_sum norm chain backward gram softmax attention``. Values that have no exact float are
 returned as ``numpy.longdouble`` ("wide"), unrounded; :func:`ulps` says how far a kernel's value is
 from one. Where ``longdouble`` is wider than float64 (x86: 64 bits of significand) wide values are
 good to a few thousandths of a float64 ulp unless a function says otherwise; where it is not, to a

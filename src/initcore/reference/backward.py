@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .activations import activate
+from .chain import branch
 from .matmul import fma, matmul
 from .moments import COUNT, FIELDS, M2, WITHIN, layer_moments, merge
+from .norm import norm, norm_backward
 
 __all__ = ["chain_backward"]
 
@@ -20,24 +22,34 @@ def chain_backward(
     dy: NDArray[Any],
     biases: Sequence[NDArray[Any] | None],
     activations: Sequence[tuple[str, float | None]],
+    norms: Sequence[str | None] | None = None,
+    residuals: Sequence[float | None] | None = None,
 ) -> tuple[NDArray[Any], list[NDArray[Any]], list[NDArray[Any]], NDArray[np.float64]]:
-    """The gradients of Σ dy ⊙ y, y the chain's last activation, dy (batch, n_out) like it.
+    """The gradients of Σ dy ⊙ y, y what `chain` returns of the same arguments, dy like it.
 
-    From the last layer to the first, with dx the gradient of a layer's activation φ(h):
+    From the last layer to the first, with dx the gradient of a layer's output:
 
-        dh = dx ⊙ φ′(h),    dW = dhᵀ x,    db = Σ_batch dh,    dx (of the layer below) = dh W
+        dh = dx ⊙ m φ′(h),    dW = dhᵀ x̂,    db = Σ_batch dh,    dx̂ = dh W
 
-    Returns dx (batch, n_in), a dW (n_out, n_in) and a db (n_out,) a layer, and the states
-    (layers, 3, FIELDS) of every dx, dh and dW, columns as in `moments`; that of dW knows its count
-    and, about 0 and not about the mean, Σ dW². A product is a chain of fma over ascending k: the
+    where m is 1 of a layer that is not residual, and dx of the layer below is what the norm makes
+    of dx̂ and, if this one is residual, its own dx besides. Returns dx (batch, n_in), a dW (n_out,
+    n_in) and a db (n_out,) a layer, and the states (layers, 3, FIELDS) of every dx, dh and dW,
+    columns as in `moments`; that of dW knows its count and, about 0 and not about the mean, Σ dW².
+    A product is a chain of fma over ascending k: the
     layer's outputs in dx, the batch in dW and db. φ′(h) is exact and rounded once.
     """
-    inputs, slopes = [x], []
-    for weight, bias, (name, parameter) in zip(weights, biases, activations, strict=True):
-        h = matmul(inputs[-1], weight, bias)
+    norms, residuals = norms or [None] * len(weights), residuals or [None] * len(weights)
+    normed, slopes = [], []
+    for weight, bias, (name, parameter), kind, m in zip(
+        weights, biases, activations, norms, residuals, strict=True
+    ):
+        normed.append(norm(kind, x))
+        h = matmul(normed[-1][0], weight, bias)
         with np.errstate(all="ignore"):
-            inputs.append(activate(h, name, parameter).astype(h.dtype))
-            slopes.append(activate(h, name, parameter, derivative=True).astype(h.dtype))
+            phi = activate(h, name, parameter).astype(h.dtype)
+            slope = activate(h, name, parameter, derivative=True).astype(h.dtype)
+        x, slope = branch(m, x, phi, slope)
+        slopes.append(slope)
     dx = dy
     d_weights, d_biases = [], []
     states = np.zeros((len(weights), 3, len(FIELDS)))
@@ -45,11 +57,14 @@ def chain_backward(
         with np.errstate(all="ignore"):
             dh = dx * slopes[layer]
         states[layer, 0], states[layer, 1] = layer_moments(dx.T), layer_moments(dh.T)
-        dw = matmul(dh.T, inputs[layer].T)
+        seen, inverse = normed[layer]
+        dw = matmul(dh.T, seen.T)
         d_weights.append(dw)
         d_biases.append(matmul(dh.T, np.ones((1, len(dh)), dh.dtype))[:, 0])
         states[layer, 2] = _squares(dw)
-        dx = matmul(dh, weights[layer].T)
+        below = norm_backward(norms[layer], seen, inverse, matmul(dh, weights[layer].T))
+        with np.errstate(all="ignore"):
+            dx = below if residuals[layer] is None else below + dx
     return dx, d_weights[::-1], d_biases[::-1], states
 
 

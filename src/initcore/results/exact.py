@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -42,6 +44,68 @@ class ExactSum(NamedTuple):
         if n < 2:
             return math.nan
         return square_root(n * self.total_sq - self.total**2, n * n * (n - 1) << 2148)
+
+    def variance(self) -> float:
+        """Σ(x − mean)² / (n − 1), correctly rounded; NaN below two finite trials."""
+        n = self.finite
+        if n < 2:
+            return math.nan
+        return (n * self.total_sq - self.total**2) / (n * (n - 1) << 2148)
+
+
+class LogHistogram(NamedTuple):
+    """How often a logarithm fell where, over trials: integers, so merging is addition.
+
+    ``bins`` are pairs (k, count), ascending, of values from k/32 up to (k + 1)/32; ``dead`` trials
+    had the logarithm of 0, ``overflowed`` ones that of no finite number.
+    """
+
+    dead: int
+    overflowed: int
+    bins: tuple[tuple[int, int], ...]
+
+    def __add__(self, other: object) -> LogHistogram:
+        if not isinstance(other, LogHistogram):
+            return NotImplemented
+        counts = Counter(dict(self.bins))
+        counts.update(dict(other.bins))
+        dead, overflowed = self.dead + other.dead, self.overflowed + other.overflowed
+        return LogHistogram(dead, overflowed, tuple(sorted(counts.items())))
+
+    def quantiles(self, fractions: Sequence[float]) -> list[float]:
+        """Those of the finite values, as if the values of a bin were spread evenly over it; NaN
+        where there are none."""
+        if not self.bins:
+            return [math.nan] * len(fractions)
+        ends = list(accumulate(count for _, count in self.bins))
+        found = []
+        for fraction in fractions:
+            rank = fraction * ends[-1]
+            at = next(i for i, end in enumerate(ends) if end >= rank)
+            k, count = self.bins[at]
+            found.append((k + (rank - (ends[at] - count)) / count) / _BINS_PER_UNIT)
+        return found
+
+
+_BINS_PER_UNIT = 32
+
+
+def portable_log(x: Array) -> Array:
+    """ln x to a few ulp; the same bits on every machine, for nothing but +, −, × and ÷ is rounded.
+
+    −∞ at 0, +∞ at ∞, NaN at NaN; x ≥ 0.
+    """
+    mantissa, exponent = np.frexp(x)
+    low = mantissa < math.sqrt(0.5)
+    mantissa, exponent = np.where(low, 2 * mantissa, mantissa), exponent - low
+    # ln m = 2 artanh((m − 1)/(m + 1)) = 2 Σ z^(2k+1)/(2k + 1), |z| < 0.172
+    with np.errstate(invalid="ignore"):
+        z = (mantissa - 1) / (mantissa + 1)
+    square, series = z * z, np.zeros_like(z)
+    for k in range(10, 0, -1):
+        series = square * (series + 1 / (2 * k + 1))
+    log = exponent * 0.6931471805599453 + 2 * (z + z * series)
+    return np.where(x > 0, np.where(np.isinf(x), np.inf, log), np.where(x == 0, -np.inf, np.nan))
 
 
 def square_root(numerator: int, denominator: int) -> float:
@@ -99,11 +163,14 @@ class ExactRecord(Record):
     cross
         (count, Σxy in units of 2^-2148) of chosen pairs of statistics over the trials where both
         are finite: what the standard error of their ratio needs.
+    histograms
+        a ``LogHistogram`` of each logarithm whose quantiles are wanted.
     """
 
     columns: tuple[ExactSum, ...]
     maxima: Array
     cross: tuple[tuple[int, int], ...]
+    histograms: tuple[LogHistogram, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "maxima", frozen(self.maxima))
@@ -120,6 +187,7 @@ class ExactRecord(Record):
                 (mine[0] + others[0], mine[1] + others[1])
                 for mine, others in zip(self.cross, other.cross, strict=True)
             ),
+            tuple(a + b for a, b in zip(self.histograms, other.histograms, strict=True)),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,6 +199,7 @@ class ExactRecord(Record):
             ],
             "maxima": plain(self.maxima),
             "cross": [[both, to_hex(products, -2148)] for both, products in self.cross],
+            "histograms": plain(self.histograms),
         }
 
     @classmethod
@@ -147,12 +216,27 @@ class ExactRecord(Record):
                 raise ValueError(f"counts {counts}")
             if finite * total_sq < total**2:
                 raise ValueError("a sum of squares that is too small for its sum")
-        return cls(columns, frozen(data["maxima"]), cross)
+        histograms = tuple(
+            LogHistogram(dead, overflowed, tuple((k, count) for k, count in bins))
+            for dead, overflowed, bins in data["histograms"]
+        )
+        for dead, overflowed, bins in histograms:
+            counts = (dead, overflowed, *(count for _, count in bins))
+            places = [k for k, _ in bins]
+            if not all(type(n) is int for n in (*counts, *places)) or min(counts) < 0:
+                raise ValueError(f"counts {counts} of bins {places}")
+            if places != sorted(set(places)) or 0 in counts[2:]:
+                raise ValueError(f"bins {bins}")
+        return cls(columns, frozen(data["maxima"]), cross, histograms)
 
     @property
     def n_trials(self) -> int:
         """The number of trials; ValueError where the columns disagree."""
         counts = {column.finite + column.nonfinite for column in self.columns}
+        counts |= {
+            dead + overflowed + sum(count for _, count in bins)
+            for dead, overflowed, bins in self.histograms
+        }
         if len(counts) != 1:
             raise ValueError(f"columns of {sorted(counts)} trials")
         return counts.pop()
@@ -161,12 +245,22 @@ class ExactRecord(Record):
 class Accumulator:
     """Takes trials in, a table at a time, and gives their ``ExactRecord``. For one thread."""
 
-    def __init__(self, n_columns: int, n_maxima: int, *pairs: tuple[int, int]) -> None:
+    def __init__(
+        self, n_columns: int, n_maxima: int, *pairs: tuple[int, int], n_histograms: int = 0
+    ) -> None:
         """``pairs`` are those of columns whose products are summed."""
         self._sums = np.zeros((n_columns, _core.EXACT_WORDS), np.int64)
         self._maxima = np.full(n_maxima, np.nan)
         self._pairs = pairs
         self._cross = [(0, 0)] * len(pairs)
+        # Where a logarithm fell: the number of its bin, −∞ of 0, ∞ of what is not finite.
+        self._counts: list[Counter[float]] = [Counter() for _ in range(n_histograms)]
+
+    def count(self, logs: Array) -> None:
+        """Add trials to the histograms: float64 (trials, histograms)."""
+        places = np.where(np.isnan(logs), np.inf, np.floor(logs * _BINS_PER_UNIT))
+        for counts, column in zip(self._counts, places.T, strict=True):
+            counts.update(column.tolist())
 
     def add(self, table: Array, maxima: Array) -> None:
         """Add trials: float64 (trials, columns) to average, (trials, maxima) to maximise."""
@@ -184,4 +278,11 @@ class Accumulator:
     def record(self) -> ExactRecord:
         """The record of all trials so far."""
         sums = tuple(ExactSum(*values) for values in _core.default().exact_values(self._sums))
-        return ExactRecord(sums, self._maxima, tuple(self._cross))
+        return ExactRecord(
+            sums, self._maxima, tuple(self._cross), tuple(map(_histogram, self._counts))
+        )
+
+
+def _histogram(counts: Counter[float]) -> LogHistogram:
+    bins = sorted((int(k), count) for k, count in counts.items() if math.isfinite(k))
+    return LogHistogram(counts[-math.inf], counts[math.inf], tuple(bins))

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -27,16 +27,39 @@ FIELDS = (
     "float16_overflow_fraction",
     "dead_fraction",
     "cosine",
+    "log_energy_mean",
+    "log_energy_var",
+    "dead_trials",
+    "overflow_trials",
 )
-# Every field but abs_max is a mean over trials; abs_max is the largest.
-AVERAGED = tuple(name for name in FIELDS if name != "abs_max")
+# What one trial has, and what of that is averaged over trials.
+_OF_A_TRIAL = FIELDS[: FIELDS.index("log_energy_mean")]
+AVERAGED = tuple(name for name in _OF_A_TRIAL if name != "abs_max")
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+# Where a state (ic_moments of csrc/initcore.h) has what the fields are made of; and what each field
+# of a trial is or, where it is a share, what of. The last are for those that nothing is known of.
+_COUNT, _MEAN, _M2, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE = range(7)
+_M4, _WITHIN, _DEAD, _OVERFLOWS, _COSINE = range(8, 13)
+_SOURCES = np.array([
+    _MEAN, _M2, _M2, _M4, _WITHIN, _ABS_MAX, _ZEROS, _SATURATED, _NONFINITE, _OVERFLOWS, _DEAD,
+    _COSINE, *[_COUNT] * len(QUANTILES),
+])  # fmt: skip
+_SATURATED_FRACTION = FIELDS.index("saturated_fraction")
 
 # Fourth powers of deviations whose sum is smaller have lost digits in float64, or all.
 _LEAST_FOURTH_POWERS = 1e-290
 
+# How far, as a share of the mean, a median lies from it to be worth a column: medians are known to
+# 3 %, and of a wide network the two are one.
+_APART = 0.1
+
+
+_UNKNOWN = frozen(np.array(np.nan))
+
 
 def _unknown() -> Array:
-    return np.array(np.nan)
+    return _UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +88,14 @@ class LayerStats(Record):
     cosine
         the mean cosine of two different rows of the batch, (‖Σ_b x̂_b‖² − B) / (B(B − 1)) with
         x̂ = x/‖x‖ and B rows that are not zero; NaN below two of them.
+    log_energy_mean, log_energy_var, log_energy_quantiles
+        over trials, of ln(second moment / that of the input or, of gradients, of the gradient that
+        enters at the top): its mean, its variance (ddof 1), and its 5, 25, 50, 75 and 95 %
+        quantiles (5, ..., L), known to 1/32. Trials in which the second moment is 0 or not finite
+        have no logarithm: dead_trials, overflow_trials are their numbers.
     se
-        the standard errors over trials (ddof 1) in the same record, NaN at one trial and for
-        abs_max; None where there were no trials.
+        the standard errors over trials (ddof 1) in the same record, NaN at one trial, for
+        abs_max, log_energy_var, quantiles and counts; None where there were no trials.
     """
 
     mean: Array
@@ -82,15 +110,26 @@ class LayerStats(Record):
     float16_overflow_fraction: Array = field(default_factory=_unknown)
     dead_fraction: Array = field(default_factory=_unknown)
     cosine: Array = field(default_factory=_unknown)
+    log_energy_mean: Array = field(default_factory=_unknown)
+    log_energy_var: Array = field(default_factory=_unknown)
+    dead_trials: Array = field(default_factory=_unknown)
+    overflow_trials: Array = field(default_factory=_unknown)
+    log_energy_quantiles: Array = field(default_factory=_unknown)
     se: LayerStats | None = None
 
     def __post_init__(self) -> None:
         shape = np.shape(self.second_moment)
-        for name in FIELDS:
-            values = np.asarray(getattr(self, name), dtype=np.float64)
-            if values.shape != shape:
-                values = np.broadcast_to(values, shape)
-            object.__setattr__(self, name, frozen(values))
+        unknown = np.full((len(QUANTILES), *shape), np.nan)
+        unknown.setflags(write=False)
+        for name in (*FIELDS, "log_energy_quantiles"):
+            nothing = unknown if name == "log_energy_quantiles" else unknown[0, ...]
+            values = getattr(self, name)
+            if values is not _UNKNOWN:
+                values = np.asarray(values, dtype=np.float64)
+                if values.shape != nothing.shape:
+                    values = np.broadcast_to(values, nothing.shape)
+                values = frozen(values)
+            object.__setattr__(self, name, nothing if values is _UNKNOWN else values)
 
     @classmethod
     def from_states(cls, states: ArrayLike, *, activation: bool = False) -> Self:
@@ -100,40 +139,62 @@ class LayerStats(Record):
         A state is what ``ic_moments`` of csrc/initcore.h is. ``activation``: they are of
         activations or gradients, which are never saturated.
         """
-        table = np.moveaxis(np.asarray(states, np.float64), -1, 0)
-        count, mean, m2, abs_max, zeros, saturated, nonfinite, *others = table
-        _, m4, within, dead, overflows, cosine = others
-        # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
-        with np.errstate(all="ignore"):
-            variance = m2 / count
-            measurable = np.isfinite(m4) & (m4 >= _LEAST_FOURTH_POWERS)
-            return cls(
-                mean=np.where(count > 0, mean, np.nan),
-                second_moment=variance + mean * mean,
-                variance=variance,
-                kurtosis=np.where(measurable, m4 / m2 / variance, np.nan),
-                batch_variance=within / count,
-                # of nothing but NaN, and of nothing, there is no largest
-                abs_max=np.where((abs_max > 0) | (nonfinite < count), abs_max, np.nan),
-                zero_fraction=zeros / count,
-                saturated_fraction=_unknown() if activation else saturated / count,
-                nonfinite_fraction=nonfinite / count,
-                float16_overflow_fraction=overflows / count,
-                dead_fraction=dead / count,
-                cosine=np.where(count > 0, cosine, np.nan),
-            )
+        table = _fields(np.asarray(states, np.float64))
+        if activation:
+            table[_SATURATED_FRACTION] = np.nan
+        return cls._of(table)
+
+    @classmethod
+    def _of(cls, table: Array) -> Self:
+        """Of a table of ``_fields``, which nobody else has."""
+        table.setflags(write=False)
+        stats = object.__new__(cls)  # every array is read-only already
+        known = len(_OF_A_TRIAL)
+        rows = table if table.ndim > 1 else [table[i, ...] for i in range(len(table))]
+        values = vars(stats)
+        for name, row in zip(_OF_A_TRIAL, rows, strict=False):
+            values[name] = row
+        for name in FIELDS[known:]:
+            values[name] = rows[known]
+        values["log_energy_quantiles"] = table[known:]
+        values["se"] = None
+        return stats
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``."""
         se = None if data["se"] is None else cls.from_dict(data["se"])
-        return cls(**{name: frozen(data[name]) for name in FIELDS}, se=se)
+        names = (*FIELDS, "log_energy_quantiles")
+        return cls(**{name: frozen(data[name]) for name in names}, se=se)
 
     def __str__(self) -> str:
-        return text_table("", layer_rows(self, None), "")
+        return text_table("", statistics_table(self), "")
 
     def _repr_html_(self) -> str:
-        return html_table("", layer_rows(self, None), "")
+        return html_table("", statistics_table(self), "")
+
+
+def _fields(states: Array) -> Array:
+    """The fields of a trial, then NaN, (len(_SOURCES), ...), of states (..., MOMENTS), as if all
+    were of pre-activations."""
+    state = states.reshape(-1, states.shape[-1]).T
+    count, m4 = state[_COUNT], state[_M4]
+    table = state.take(_SOURCES, axis=0)
+    mean, second_moment, variance, kurtosis, _, abs_max = table[:6]
+    # Overflowed entries (inf − inf) and empty arrays (0 / 0) become NaN, and are counted.
+    with np.errstate(all="ignore"):
+        table[1 : FIELDS.index("cosine")] /= count
+        second_moment += mean * mean
+        np.divide(m4, state[_M2], out=kurtosis)
+        kurtosis /= variance
+    table[len(_OF_A_TRIAL) :] = np.nan
+    abs_max[:] = state[_ABS_MAX]
+    kurtosis[~((m4 >= _LEAST_FOURTH_POWERS) & (m4 < np.inf))] = np.nan
+    if not count.all():
+        table[:, count == 0] = np.nan
+    if not abs_max.all():  # of nothing but NaN there is no largest
+        abs_max[(abs_max == 0) & (state[_NONFINITE] == count)] = np.nan
+    return table.reshape(len(table), *states.shape[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +212,15 @@ class ChainLayers(Record):
     grad_weight: LayerStats | None = None
 
     @classmethod
+    def from_states(cls, states: Array) -> Self:
+        """Of the states of a forward pass, float64 (..., L, 2, MOMENTS): fields (..., L)."""
+        sides = states.reshape(-1, 2, states.shape[-1]).swapaxes(0, 1)
+        table = _fields(sides)
+        table = table.reshape(len(table), 2, *states.shape[:-2])
+        table[_SATURATED_FRACTION, 1] = np.nan
+        return cls(LayerStats._of(table[:, 0]), LayerStats._of(table[:, 1]))
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``."""
         gradients = (data[name] for name in ("grad_pre", "grad_post", "grad_weight"))
@@ -161,66 +231,147 @@ class ChainLayers(Record):
         )
 
     def __str__(self) -> str:
-        return text_table("", layer_rows(self, None), "")
+        return text_table("", layer_table(self), "")
 
     def _repr_html_(self) -> str:
-        return html_table("", layer_rows(self, None), "")
+        return html_table("", layer_table(self), "")
 
 
-def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
-    """A heading and rows of the chosen layers: the pre-activation h first, then the activation x,
-    each with the second moment of the gradient by it where there is a backward pass, else with what
-    it says of dead units and of inputs that become alike.
+def visible_shares(layers: ChainLayers) -> dict[str, Array]:
+    """Shares worth a look, by name: of zeros among x where there are any, else of saturated h; and
+    of units that are zero for the whole batch, unless a batch of one makes them the zeros. NaN
+    where entries overflow."""
+    pre, post = layers.pre, layers.post
+    zeros, dead = post.zero_fraction, post.dead_fraction
+    shares = {"x = 0": zeros} if np.any(zeros > 0) else {"saturated": pre.saturated_fraction}
+    if not np.array_equal(dead, zeros):
+        shares["dead units"] = dead
+    return {
+        name: np.where(pre.nonfinite_fraction > 0, np.nan, values)
+        for name, values in shares.items()
+        if np.any(values > 0)
+    }
 
-    A LayerStats, which may be of either, has one row a layer. Axes before the layers (trials of a
-    user's arrays) are averaged over.
+
+def statistics_table(stats: LayerStats) -> list[list[str]]:
+    """A heading and a row a chosen layer, of pre-activations or of activations."""
+    shown = _chosen(stats)
+    return _table(
+        ("layer", list(map(str, shown))),
+        (f"second moment{_error(stats)}", _second_moments(stats, shown)),
+        *((name, _cells(getattr(stats, name), shown)) for name in ("mean", "variance")),
+        *((name, _cells(values, shown, share)) for name, values in (
+            ("zeros", stats.zero_fraction),
+            ("saturated", stats.saturated_fraction),
+            ("dead units", stats.dead_fraction),
+        )),
+        ("cosine", _cells(stats.cosine, shown, _three_decimals)),
+    )  # fmt: skip
+
+
+def layer_table(
+    layers: ChainLayers,
+    theory: ChainLayers | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    scale: float = 1.0,
+) -> list[list[str]]:
+    """A heading and a row a chosen layer: its pre-activation h first, then its activation x.
+
+    Of h the second moment, its prediction, its median over trials where that is another, and the
+    cosine of two inputs; of x the second moment, the mean, and the shares worth a look. ``names``
+    stand in for the layers' numbers, and then no layer is left out; ``scale`` is the second moment
+    of the inputs, which log energies are relative to.
     """
-    # symbol: statistics, prediction, gradient, its prediction
-    sides: dict[str, tuple[LayerStats, LayerStats | None, LayerStats | None, LayerStats | None]]
-    if isinstance(layers, LayerStats):
-        first, backward, sides = layers, False, {"": (layers, None, None, None)}
-    else:
-        first, backward = layers.pre, layers.grad_pre is not None
-        predicted = theory or ChainLayers(first, first)
-        sides = {
-            "h": (first, predicted.pre, layers.grad_pre, predicted.grad_pre),
-            "x": (layers.post, predicted.post, layers.grad_post, predicted.grad_post),
-        }
-    error = "" if first.se is None else " ± s.e."
-    heading = ["layer", "", f"second moment{error}", "predicted"]
-    heading += ["mean", "variance", "zeros", "saturated"]
-    heading += [f"gradient{error}", "predicted"] if backward else ["dead", "cosine"]
+    pre, post = layers.pre, layers.post
+    shown = _chosen(pre) if names is None else list(range(1, len(names) + 1))
+    first = ["layer", *(map(str, shown) if names is None else names)]
+    width = 0 if names is None else max(map(len, first))  # names stand to the left
+    columns = [
+        (first[0].ljust(width), [name.ljust(width) for name in first[1:]]),
+        (f"E[h²]{_error(pre)}", _second_moments(pre, shown)),
+        *_predicted(theory.pre if theory else None, shown),
+        *_median(pre, shown, scale),
+    ]
+    if np.isfinite(pre.cosine).any():
+        columns.append(("cosine", _cells(pre.cosine, shown, _three_decimals)))
+    columns.append(("E[x²]", _second_moments(replace(post, se=None), shown)))
+    columns.append(("mean x", _cells(post.mean, shown)))
+    columns += [
+        (name, _cells(values, shown, share)) for name, values in visible_shares(layers).items()
+    ]
+    return _table(*columns)
 
-    def at(values: Array, layer: int) -> float:
-        return float(np.mean(np.atleast_1d(values)[..., layer - 1]))
 
-    def second_moment(stats: LayerStats, layer: int) -> str:
-        se = math.nan if stats.se is None else at(stats.se.second_moment, layer)
-        return measured(at(stats.second_moment, layer), se)
+def gradient_table(layers: ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
+    """A heading and a row a chosen layer: second moments of the gradients by h, x and W, with
+    predictions; no rows without a backward pass."""
+    by_h, by_x, by_w = layers.grad_pre, layers.grad_post, layers.grad_weight
+    if by_h is None or by_x is None or by_w is None:
+        return []
+    shown = _chosen(by_h)
+    return _table(
+        ("layer", list(map(str, shown))),
+        (f"E[(∂/∂h)²]{_error(by_h)}", _second_moments(by_h, shown)),
+        *_predicted(theory.grad_pre if theory else None, shown),
+        *_median(by_h, shown),
+        ("E[(∂/∂x)²]", _second_moments(replace(by_x, se=None), shown)),
+        (f"E[(∂/∂W)²]{_error(by_w)}", _second_moments(by_w, shown)),
+        *_predicted(theory.grad_weight if theory else None, shown),
+    )
 
-    rows = [heading]
-    for layer in chosen_layers(np.atleast_1d(first.mean).shape[-1]):
-        for symbol, (stats, expected, gradient, expected_gradient) in sides.items():
-            row = [
-                "" if symbol == "x" else str(layer),
-                symbol,
-                second_moment(stats, layer),
-                number(at(expected.second_moment, layer)) if expected else "-",
-                number(at(stats.mean, layer)),
-                number(at(stats.variance, layer)),
-                share(at(stats.zero_fraction, layer)),
-                share(at(stats.saturated_fraction, layer)),
-            ]
-            if gradient is None:
-                row.append(share(at(stats.dead_fraction, layer)))
-                cosine = at(stats.cosine, layer)
-                row.append("-" if math.isnan(cosine) else f"{cosine:.3f}")
-            else:
-                row.append(second_moment(gradient, layer))
-                known = expected_gradient
-                row.append(number(at(known.second_moment, layer)) if known else "-")
-            rows.append(row)
-    if theory is None:
-        shown = [i for i, name in enumerate(heading) if name != "predicted"]
-        rows = [[row[i] for i in shown] for row in rows]
-    return rows
+
+Column = tuple[str, list[str]]
+
+
+def _table(*columns: Column) -> list[list[str]]:
+    return [list(row) for row in zip(*([name, *cells] for name, cells in columns), strict=True)]
+
+
+def _by_layer(values: Array) -> Array:
+    """(L,); axes before the layers (trials of a user's arrays) are averaged over."""
+    values = np.atleast_1d(values)
+    means: Array = np.mean(values, axis=tuple(range(values.ndim - 1)))
+    return means
+
+
+def _chosen(stats: LayerStats) -> list[int]:
+    return chosen_layers(_by_layer(stats.second_moment).size)
+
+
+def _cells(values: Array, shown: Sequence[int], form: Callable[[float], str] = number) -> list[str]:
+    by_layer = _by_layer(values)
+    return [form(float(by_layer[layer - 1])) for layer in shown]
+
+
+def _second_moments(stats: LayerStats, shown: Sequence[int]) -> list[str]:
+    values = _by_layer(stats.second_moment)
+    errors = np.zeros_like(values) if stats.se is None else _by_layer(stats.se.second_moment)
+    # What is left where some entries overflowed is no statistic of the layer.
+    overflowed = _by_layer(stats.nonfinite_fraction) > 0
+    return [
+        "overflow" if overflowed[i] else measured(values[i], errors[i])
+        for i in (layer - 1 for layer in shown)
+    ]
+
+
+def _error(stats: LayerStats) -> str:
+    return "" if stats.se is None else " ± s.e."
+
+
+def _predicted(theory: LayerStats | None, shown: Sequence[int]) -> list[Column]:
+    return [("theory", _cells(theory.second_moment, shown))] if theory else []
+
+
+def _median(stats: LayerStats, shown: Sequence[int], scale: float = 1.0) -> list[Column]:
+    """The second moment of the median network, where it is not the mean."""
+    medians = scale * np.exp(_by_layer(stats.log_energy_quantiles[QUANTILES.index(0.5)]))
+    means = _by_layer(stats.second_moment)
+    apart = np.abs(medians - means) > _APART * means
+    if not any(apart[layer - 1] for layer in shown):
+        return []
+    return [("median", _cells(medians, shown, lambda value: number(value, 2)))]
+
+
+def _three_decimals(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

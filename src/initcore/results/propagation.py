@@ -6,22 +6,40 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from initcore import architecture
 from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
-from initcore.results.exact import Accumulator, ExactSum, nth_root, square_root
-from initcore.results.layers import AVERAGED, ChainLayers, LayerStats, layer_rows
+from initcore.quadrature import gaussian_mean
+from initcore.results.exact import (
+    Accumulator,
+    ExactRecord,
+    ExactSum,
+    nth_root,
+    portable_log,
+    square_root,
+)
+from initcore.results.layers import (
+    AVERAGED,
+    QUANTILES,
+    ChainLayers,
+    LayerStats,
+    gradient_table,
+    layer_table,
+)
 from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
     Array,
+    frozen,
     plain,
 )
 from initcore.results.text import (
@@ -30,17 +48,24 @@ from initcore.results.text import (
     measured,
     plus_minus,
     text_table,
+    wrapped,
 )
+from initcore.specifications import finite_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PRE, POST, GRAD_PRE, GRAD_POST, GRAD_WEIGHT = range(5)
 
+# What a record sums up of every side but GRAD_WEIGHT.
+_SUMMED = (*AVERAGED, "log_energy")
+
 # A chain's energy is nearly log-normal: where a handful of trials carry the mean, neither it nor
 # its standard error can be trusted, and only a gross factor is called.
 _ENOUGH_TRIALS = 30
 _GROSS_FACTOR = 1.2
+# The mean cosine of pre-activations above which inputs cannot be told apart.
+_ALIKE = 0.99
 # Student's t at the level of three standard deviations of a normal, for 1 to 9 degrees of freedom.
 _STUDENT = (235.8, 19.21, 9.219, 6.620, 5.507, 4.904, 4.530, 4.277, 4.094)
 
@@ -60,14 +85,22 @@ def _column(n_layers: int, side: int, name: str, layer: int) -> int:
     Of a weight's gradient it keeps the second moment alone.
     """
     if side == GRAD_WEIGHT:
-        return GRAD_WEIGHT * len(AVERAGED) * n_layers + layer - 1
-    return (side * len(AVERAGED) + AVERAGED.index(name)) * n_layers + layer - 1
+        return GRAD_WEIGHT * len(_SUMMED) * n_layers + layer - 1
+    return (side * len(_SUMMED) + _SUMMED.index(name)) * n_layers + layer - 1
 
 
 def _record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
-    """The numbers of columns and of maxima in the record of a chain."""
+    """The numbers of columns and of maxima, and of histograms, in the record of a chain."""
     sides = 4 if backward else 2
-    return (sides * len(AVERAGED) + backward) * n_layers, sides * n_layers
+    return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
+
+
+def settled(record: ExactRecord, n_layers: int, backward: bool, rtol: float) -> bool:
+    """Whether the standard error of the last second moment of h, and of the gradient by it, is at
+    most ``rtol`` of its mean."""
+    ends = [(PRE, n_layers), (GRAD_PRE, 1)][: 1 + backward]
+    sums = [record.columns[_column(n_layers, side, "second_moment", layer)] for side, layer in ends]
+    return all(one.standard_error() <= rtol * one.mean() for one in sums)
 
 
 class _Direction(NamedTuple):
@@ -98,11 +131,14 @@ class ChainAccumulator(Accumulator):
                 _column(n_layers, direction.side, "second_moment", layer) for layer in ends
             )
             pairs.append((first, last))
-        super().__init__(*_record_sizes(n_layers, backward), *pairs)
+        n_columns, n_maxima = _record_sizes(n_layers, backward)
+        super().__init__(n_columns, n_maxima, *pairs, n_histograms=n_maxima)
 
-    def add_states(self, states: Array, gradient_states: Array | None = None) -> None:
-        """Add trials: the chain kernel's states, (trials, L, 2, MOMENTS) and, of the gradients by
-        x, h and W, (trials, L, 3, MOMENTS)."""
+    def add_states(
+        self, states: Array, inputs: Array, gradient_states: Array | None = None
+    ) -> None:
+        """Add trials: the chain kernel's states, (trials, L, 2, MOMENTS), of the inputs (trials,
+        MOMENTS), and of the gradients by x, h and W, (trials, L, 3, MOMENTS)."""
         sides = [
             LayerStats.from_states(states[:, :, 0]),
             LayerStats.from_states(states[:, :, 1], activation=True),
@@ -112,12 +148,30 @@ class ChainAccumulator(Accumulator):
                 LayerStats.from_states(gradient_states[:, :, i], activation=True) for i in range(3)
             )
             sides += [by_h, by_x]
-        columns = [getattr(side, name) for side in sides for name in AVERAGED]
+        entered = [LayerStats.from_states(inputs).second_moment] * 2
+        if gradient_states is not None:
+            entered += [by_x.second_moment[:, -1]] * 2
+        logs = _log_ratio([side.second_moment for side in sides], entered)
+        columns = []
+        for side, log in zip(sides, logs, strict=True):
+            columns += [*(getattr(side, name) for name in AVERAGED), log]
         if gradient_states is not None:
             columns.append(by_w.second_moment)
         table = np.stack(columns, axis=1)
         maxima = np.stack([side.abs_max for side in sides], axis=1)
         self.add(table.reshape(len(states), -1), maxima.reshape(len(states), -1))
+        self.count(np.concatenate(logs, axis=1))
+
+
+def _log_ratio(moments: Sequence[Array], energies: Sequence[Array]) -> Array:
+    """ln(second moment / energy) of (trials, L) and (trials,), side by side; −∞ where nothing is
+    left."""
+    both = np.concatenate([moments, np.expand_dims(energies, -1)], axis=-1)
+    logs = portable_log(both)
+    with np.errstate(invalid="ignore"):
+        ratios: Array = logs[..., :-1] - logs[..., -1:]
+    ratios[both[..., :-1] == 0] = -np.inf
+    return ratios
 
 
 class _Fit(NamedTuple):
@@ -134,11 +188,12 @@ class _Fit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Propagation(MonteCarlo):
-    """What random chains did to standard normal inputs, over trials.
+    """What random chains did to their inputs, over trials.
 
     spec
-        what was run, as strings and numbers: widths (L + 1 integers), activation, init and bias
-        (one, or a list of L), batch, dtype, backward, method.
+        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias,
+        norm and residual (one, or a list of L), x (None, or a read-only array (batch, n_0) of the
+        dtype), batch, correlation, dtype, backward, method.
         ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
         the seed of all streams; how trials were drawn ("dense": every weight, "gram": none).
@@ -164,6 +219,26 @@ class Propagation(MonteCarlo):
     THEORY: ClassVar[type[ChainLayers]] = ChainLayers
 
     theory: ChainLayers = field(repr=False, compare=False)
+    # Of a trial and a layer, where functions give weights and are still there.
+    given_weight: Callable[[int, int], NDArray[Any]] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spec["x"] is not None:
+            x = frozen(self.spec["x"], self.spec["dtype"])
+            object.__setattr__(self, "spec", MappingProxyType({**self.spec, "x": x}))
+
+    def __add__(self, other: object) -> Self:
+        total = super().__add__(other)
+        if total is NotImplemented or not isinstance(other, Propagation):
+            return NotImplemented
+        return replace(total, given_weight=self.given_weight or other.given_weight)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, values = super().__reduce__()
+        return kind, values[:-1]  # a function may not pickle
 
     @property
     def method(self) -> str:
@@ -174,6 +249,12 @@ class Propagation(MonteCarlo):
     def n_layers(self) -> int:
         """The number of layers, L."""
         return len(self.spec["widths"]) - 1
+
+    @property
+    def input_second_moment(self) -> float:
+        """E[x²] of the inputs: of given ones, or 1, which drawn ones have on average."""
+        x = self.spec["x"]
+        return 1.0 if x is None else float(np.mean(np.square(x, dtype=np.float64)))
 
     @cached_property
     def pre(self) -> LayerStats:
@@ -215,6 +296,16 @@ class Propagation(MonteCarlo):
             sums = columns[first : first + n]
             means[name] = np.array([column.mean() for column in sums])
             errors[name] = np.array([column.standard_error() for column in sums])
+        if side != GRAD_WEIGHT:
+            first = _column(n, side, "log_energy", 1)
+            logs = columns[first : first + n]
+            means["log_energy_mean"] = np.array([column.mean() for column in logs])
+            means["log_energy_var"] = np.array([column.variance() for column in logs])
+            errors["log_energy_mean"] = np.array([column.standard_error() for column in logs])
+            counted = self.record.histograms[side * n : (side + 1) * n]
+            means["log_energy_quantiles"] = np.transpose([h.quantiles(QUANTILES) for h in counted])
+            means["dead_trials"] = np.array([h.dead for h in counted])
+            means["overflow_trials"] = np.array([h.overflowed for h in counted])
         largest = unknown if side == GRAD_WEIGHT else self.record.maxima[side * n : (side + 1) * n]
         return LayerStats(**means, abs_max=largest, se=LayerStats(**errors))
 
@@ -226,9 +317,10 @@ class Propagation(MonteCarlo):
     def weights(self, trial: int, layer: int) -> NDArray[Any]:
         """The weight (n_out, n_in) that was drawn in a trial for a layer; layers count from 0.
 
-        It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``.
-        ValueError for a trial or layer that this result does not hold, and by "gram", which draws
-        no weights.
+        It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``, or what
+        the function that ``init`` is gives again. ValueError for a trial or layer that this result
+        does not hold, by "gram", which draws no weights, and for a function where it is no longer
+        there: files and pickles do not keep it.
         """
         if self.method == "gram":
             raise ValueError(
@@ -239,9 +331,16 @@ class Propagation(MonteCarlo):
         if not 0 <= layer < self.n_layers:
             raise ValueError(f"layer must be from 0 to {self.n_layers - 1}; got {layer}")
         n_in, n_out = self.spec["widths"][layer : layer + 2]
-        init = initializer(_per_layer(self.spec["init"], layer))
+        init = _per_layer(self.spec["init"], layer)
+        if is_function_name(init):
+            if self.given_weight is None:
+                raise ValueError(
+                    f"the weights of layer {layer} came from the function {init}, which files and "
+                    "pickles do not keep"
+                )
+            return self.given_weight(trial, layer)
         name = f"layers.{layer}.weight"
-        drawn: NDArray[Any] = init(
+        drawn: NDArray[Any] = initializer(init)(
             (n_out, n_in), seed=self.seed, name=name, trial=trial, dtype=self.spec["dtype"]
         )
         return drawn
@@ -321,8 +420,10 @@ class Propagation(MonteCarlo):
 
     @property
     def verdict(self) -> str:
-        """The verdict in a sentence; ``outcome`` is its first word. The gradient's follows it."""
-        return "; gradient ".join(outcome + words for outcome, words in self._judgements)
+        """The verdict in a sentence; ``outcome`` is its first word. The gradient's follows it, and
+        where the inputs of a batch become alike."""
+        judged = "; gradient ".join(outcome + words for outcome, words in self._judgements)
+        return judged + self._alike()
 
     @cached_property
     def _judgements(self) -> list[tuple[str, str]]:
@@ -330,7 +431,7 @@ class Propagation(MonteCarlo):
 
     def _judge(self, direction: _Direction) -> tuple[str, str]:
         fit, n, path = self._fits[direction], self.n_layers, direction.order(self.n_layers)
-        advice = self._advice(fit) if fit and direction is _FORWARD else ""
+        advice = self._advice(fit, direction) if fit else ""
         before = f", second moment {fit} before{advice}" if fit else ""
         overflow = self._first_overflow(direction)
         if overflow is not None:
@@ -348,7 +449,8 @@ class Propagation(MonteCarlo):
         saturation = self._saturation() if direction is _FORWARD else None
         if saturation is not None:
             layer, share = saturation
-            return "saturates", f": |φ′| < 0.05 max|φ′| in {100 * share:.0f} % of layer {layer}"
+            where = f"in {100 * share:.0f} % of layer {layer}"
+            return "saturates", f": |φ′| < 0.05 max|φ′| {where}{advice}"
         end = self._second_moment(path[-1], direction.side)
         size = f"{plus_minus(end.mean(), end.standard_error())} at layer {path[-1]}"
         if fit is None:
@@ -385,24 +487,39 @@ class Propagation(MonteCarlo):
     def _activation(self, layer: int) -> Activation:
         return activation(_per_layer(self.spec["activation"], layer - 1))
 
-    def _advice(self, fit: _Fit) -> str:
-        """The scale that would hold, where scaling the weights scales every layer in proportion."""
+    def _advice(self, fit: _Fit, direction: _Direction) -> str:
+        """What would hold: the scale, where scaling the weights scales every layer in proportion;
+        else the gains that hold a layer at E[h²] = 1, forward and backward."""
         hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
-        if self.spec["bias"] is not None or not all(map(_homogeneous, hidden.values())):
+        added = (self.spec[name] for name in ("bias", "norm", "residual"))
+        if any(one is not None for one in added) or not hidden:
             return ""
         # What would hold is read off the theory, and only where the measurement bears it out: a
         # narrow, deep chain whose units die is not cured by a scale.
-        predicted = self.theory.pre.second_moment[[fit.first - 1, fit.last - 1]]
+        theory = self.theory.pre if direction is _FORWARD else self.theory.grad_pre
+        assert theory is not None  # of a backward pass there is a prediction
+        predicted = theory.second_moment[[fit.first - 1, fit.last - 1]]
         if not (np.isfinite(predicted) & (predicted > 0)).all():
             return ""
         start, end = np.log(predicted)
-        factor = float(np.exp((end - start) / (fit.last - fit.first)))
+        factor = float(np.exp((end - start) / abs(fit.last - fit.first)))
         if not abs(fit.factor - factor) <= 3 * fit.se:
             return ""
-        advice = f"; .scaled({factor**-0.5:.4g}) would hold"
-        if len(hidden) == 1 and len(set(self.spec["widths"])) == 1:
-            advice += f", a gain of {gain(next(iter(hidden.values()))):.4g}"
-        return advice
+        uniform = len(hidden) == 1 and len(set(self.spec["widths"])) == 1
+        phi = next(iter(hidden.values()))
+        if all(map(_homogeneous, hidden.values())):
+            advice = f"; .scaled({factor**-0.5:.4g}) would hold"
+            return advice + (f", a gain of {gain(phi):.4g}" if uniform else "")
+        return _gains(phi, direction) if uniform else ""
+
+    def _alike(self) -> str:
+        """From which layer on the inputs of a batch cannot be told apart."""
+        known = np.flatnonzero(np.isfinite(self.pre.cosine))
+        apart = known[self.pre.cosine[known] <= _ALIKE]
+        alike = known[known > apart[-1]] if apart.size else known
+        if not alike.size:
+            return ""
+        return f"; inputs are alike from layer {alike[0] + 1}: mean cosine of h above {_ALIKE}"
 
     def _caution(self, end: ExactSum) -> str:
         """A warning where the mean rests on a few trials, as it does in narrow, deep chains."""
@@ -422,16 +539,51 @@ class Propagation(MonteCarlo):
         """A line that says what was run."""
         return f"{self.label}: {_setting(self)}"
 
+    def tables(self) -> list[tuple[str, list[list[str]]]]:
+        """Headings and rows as text, each table with its caption: forward, and backward if there
+        was a backward pass."""
+        tables = [("", layer_table(self.layers, self.theory, scale=self.input_second_moment))]
+        if self._back:
+            rows = gradient_table(self.layers, self.theory)
+            tables.append(("backward, from a standard normal gradient by the last x:", rows))
+        return tables
+
+    def notes(self) -> list[str]:
+        """What the tables leave unsaid, a sentence each: what a median is of, and trials that died
+        or overflowed."""
+        medians = any("median" in rows[0] for _, rows in self.tables())
+        notes = ["median: half of the networks lie below it"] if medians else []
+        for direction in (_FORWARD, *self._back):
+            what = "h" if direction is _FORWARD else "the gradient by h"
+            side, path = self._side(direction.side), direction.order(self.n_layers)
+            for counts, word, consequence in (
+                (side.dead_trials, "is 0", ": the mean counts them, the median does not"),
+                (side.overflow_trials, "overflows", ""),
+            ):
+                met = [layer for layer in path if counts[layer - 1]]
+                if met:
+                    of = f"{counts[path[-1] - 1]:.0f} of {self.n_trials} trials"
+                    since = f"by layer {path[-1]}, the first at layer {met[0]}"
+                    notes.append(f"{what} {word} in {of} {since}{consequence}")
+        return notes
+
     def __str__(self) -> str:
-        rows = layer_rows(self.layers, self.theory)
-        return text_table(self.title, rows, self.verdict)
+        tables = [text_table(caption, rows, "") for caption, rows in self.tables()]
+        words = map(wrapped, [*self.notes(), self.verdict])
+        return "\n".join([wrapped(self.title), "\n\n".join(tables), "", *words])
 
     def _repr_html_(self) -> str:
-        rows = layer_rows(self.layers, self.theory)
-        return html_table(self.title, rows, self.verdict)
+        tables, words = self.tables(), "\n".join([*self.notes(), self.verdict])
+        captions = [self.title, *(caption for caption, _ in tables[1:])]
+        footers = [*("" for _ in tables[1:]), words]
+        return "".join(
+            html_table(caption, rows, footer)
+            for caption, (_, rows), footer in zip(captions, tables, footers, strict=True)
+        )
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw the second moments by layer, theory beside them; ``path`` also writes the figure.
+        """Draw the second moments by layer, forward and backward, with the spread of networks and
+        the theory beside them; saturation and cosine below. ``path`` also writes the figure.
 
         Needs the extra ``plot`` (matplotlib).
         """
@@ -463,6 +615,8 @@ class Propagation(MonteCarlo):
         sizes = (len(self.record.columns), len(self.record.maxima))
         if sizes != _record_sizes(self.n_layers, backward):
             raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
+        if len(self.record.histograms) != sizes[1]:
+            raise ValueError(f"{len(self.record.histograms)} histograms")
         if len(self.record.cross) != 1 + backward:
             raise ValueError(f"{len(self.record.cross)} sums of products")
 
@@ -491,14 +645,20 @@ class Comparison(Saved, Sequence[Propagation]):
             rows.append([str(layer), *(measured(s.mean(), s.standard_error()) for s in sums)])
         return rows
 
+    @property
+    def title(self) -> str:
+        """A line that says what was run, but for the initializers."""
+        return _setting(*self)
+
     def _verdicts(self) -> list[str]:
         return [f"{result.label} {result.verdict}" for result in self]
 
     def __str__(self) -> str:
-        return text_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+        table = text_table(wrapped(self.title), self._rows(), "")
+        return "\n".join([table, "", *map(wrapped, self._verdicts())])
 
     def _repr_html_(self) -> str:
-        return html_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+        return html_table(self.title, self._rows(), "\n".join(self._verdicts()))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw all second moments by layer in one figure; ``path`` also writes it.
@@ -537,20 +697,40 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
     for size in (*widths, spec["batch"]):
         if type(size) is not int or size < 1:
             raise ValueError(f"size {size!r}")
+    if spec["x"] is not None and spec["x"].shape != (spec["batch"], widths[0]):
+        raise ValueError(f"x of shape {spec['x'].shape}")
+    if not 0 <= float(spec["correlation"]) <= 1:
+        raise ValueError(f"correlation {spec['correlation']!r}")
     if type(spec["backward"]) is not bool:
         raise ValueError(f"backward {spec['backward']!r}")
     if spec["method"] not in ("dense", "gram"):
         raise ValueError(f"method {spec['method']!r}")
     if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
         raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
-    for name, parse in (("activation", activation), ("init", initializer), ("bias", initializer)):
+    for name, parse in (
+        ("activation", activation),
+        ("init", initializer),
+        ("bias", initializer),
+        ("norm", architecture.norm),
+        ("residual", _saved_multiplier),
+    ):
         entries = spec[name]
         listed = isinstance(entries, list | tuple)
         if listed and len(entries) != len(widths) - 1:
             raise ValueError(f"{len(entries)} entries of {name}")
         for entry in entries if listed else (entries,):
-            if entry is not None or name != "bias":
+            if entry is None and name in ("bias", "norm", "residual"):
+                continue
+            if not (name == "init" and isinstance(entry, str) and is_function_name(entry)):
                 parse(entry)
+    multipliers = [_per_layer(spec["residual"], layer) for layer in range(len(widths) - 1)]
+    architecture.check_residuals(multipliers, widths)
+
+
+def _saved_multiplier(value: Any) -> float:
+    if type(value) is not float:
+        raise ValueError(f"residual {value!r}")
+    return finite_number("residual", value)
 
 
 def _log_ratio_se(a: ExactSum, b: ExactSum, products: int | None) -> float:
@@ -577,24 +757,63 @@ def _homogeneous(phi: Activation) -> bool:
     return bool(np.array_equal(phi(2 * h), 2 * phi(h)))
 
 
+def _gains(phi: Activation, direction: _Direction) -> str:
+    """The gains that would hold E[h²], or the gradient, at E[h²] = 1."""
+    forward, backward = gain(phi), gain(phi, "backward")
+    # d ln E φ(√q z)² / d ln q at q = 1, of which σ_w² E φ² makes the slope of the map of E[h²]
+    slope = gaussian_mean(lambda z: z * phi(z) * phi.derivative(z), 1.0, phi.kinks)
+    if direction is _FORWARD:
+        grows = forward**2 * slope
+        but = "" if grows < 1 else f", but deviations would grow ×{grows:.4g} a layer"
+        return f"; a gain of {forward:.4g} would hold E[h²] at 1{but}"
+    apart = (forward / backward) ** 2
+    advice = (
+        f"; at E[h²] = 1 it would hold with a gain of {backward:.4g}, E[h²] with {forward:.4g} "
+        f"(σ_w² ×{apart:.4g} apart)"
+    )
+    # Biases make up for what the smaller gain leaves of E[h²] (the edge of chaos at q = 1).
+    if apart > 1 and backward**2 * slope < 1:
+        std = math.sqrt(1 - 1 / apart)
+        advice += f", both with {backward:.4g} and biases of std {std:.4g}"
+    return advice
+
+
 def _bounded(phi: Activation) -> bool:
     """Whether φ has finite limits on both sides, so that it can saturate at both."""
     return bool(np.isfinite(phi(np.array([-np.inf, np.inf]))).all())
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """What a specification has of a function, "module.qualname"."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def is_function_name(spec: str) -> bool:
+    """Whether that of an initializer is such a name: initializers have a dot in calls alone."""
+    return "." in spec and "(" not in spec
 
 
 def _listed(one_or_each: Any) -> str:
     return ", ".join(map(str, one_or_each)) if isinstance(one_or_each, tuple) else str(one_or_each)
 
 
-def _setting(result: Propagation) -> str:
-    """What was run, but for the initializer."""
+def _setting(result: Propagation, *others: Propagation) -> str:
+    """What was run, but for the initializer, in one result or in several alike."""
     spec, widths = result.spec, result.spec["widths"]
     size = f"{widths[0]} wide" if len(set(widths)) == 1 else "widths " + ", ".join(map(str, widths))
     layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
-    bias = "" if spec["bias"] is None else f", bias {_listed(spec['bias'])}"
-    trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
+    given = ((name, spec[name]) for name in ("bias", "norm", "residual"))
+    added = "".join(f", {name} {_listed(value)}" for name, value in given if value is not None)
+    least, *_, most = sorted([one.n_trials for one in (result, result, *others)])
+    trials = "1 trial" if most == 1 else f"{most} trials"
+    if least < most:
+        trials = f"{least} to {trials}"
     by_gram = " by gram" if result.method == "gram" else ""
+    batch = f"batch {spec['batch']}" if spec["x"] is None else f"{spec['batch']} given inputs"
+    if spec["correlation"]:
+        batch += f", correlation {spec['correlation']:.4g}"
     return (
-        f"{layers}, {size}, {_listed(spec['activation'])}{bias}, batch {spec['batch']}, "
+        f"{layers}, {size}, {_listed(spec['activation'])}{added}, {batch}, "
         f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )
