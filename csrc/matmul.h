@@ -23,6 +23,9 @@
 #define IC_EACH_ROW(r) \
   IC_UNROLL_ALL for (int r = 0; r < IC_TILE_ROWS; r++) \
     if (r < rows)
+#define IC_EACH_THIRD(t) \
+  IC_UNROLL_ALL for (int t = 0; t < IC_TILE_THIRDS; t++) \
+    if (3 * t < rows)
 #define IC_EACH_PANEL(p) \
   IC_UNROLL_ALL for (int p = 0; p < IC_TILE_PANELS; p++) \
     if (p < panels)
@@ -31,6 +34,7 @@
 #define IC_TILE_ROWS IC_GLUE(IC_TILE_ROWS_, IC_REAL)
 #define IC_TILE_PANELS IC_GLUE(IC_TILE_PANELS_, IC_REAL)
 #define IC_TILE_VECTOR IC_GLUE(IC_TILE_VECTOR_, IC_REAL)
+#define IC_TILE_THIRDS ((IC_TILE_ROWS + 2) / 3)
 #define IC_TILE_LANES (int)(sizeof(IC_TILE_VECTOR) / sizeof(real))
 #define T(op) IC_JOIN(IC_GLUE(IC_TILE_, IC_REAL), op)
 _Static_assert(IC_TILE_ROWS <= 16, "multiply's switch has tiles of up to 16 rows");
@@ -45,26 +49,31 @@ IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, c
   IC_TILE_VECTOR sum[IC_TILE_ROWS][IC_TILE_PANELS];
   IC_EACH_ROW(r) IC_EACH_PANEL(p)
     sum[r][p] = transposed ? T(load)(y + p * y_panel + 16 * r) : T(zero)();
-  size_t k = 0;
-#define IC_STEP(k) \
+  /* three rows of W from a pointer each, so that addresses take few registers and no arithmetic */
+  const real *at[IC_TILE_THIRDS];
+  IC_EACH_THIRD(t) at[t] = w + (transposed ? 3 * t : 3 * t * stride);
+#define IC_STEP() \
   do { \
     IC_TILE_VECTOR v[IC_TILE_PANELS]; \
-    IC_EACH_PANEL(p) v[p] = T(load)(x + p * x_panel + 16 * (ptrdiff_t)(k)); \
+    IC_EACH_PANEL(p) v[p] = T(load)(x + p * x_panel); \
     IC_EACH_ROW(r) { \
-      const ptrdiff_t at = transposed ? (ptrdiff_t)(k) * stride + r : r * stride + (ptrdiff_t)(k); \
-      const IC_TILE_VECTOR weight = T(set)(w[at]); \
+      const IC_TILE_VECTOR weight = T(set)(at[r / 3][r % 3 * (transposed ? 1 : stride)]); \
       IC_EACH_PANEL(p) sum[r][p] = T(fma)(weight, v[p], sum[r][p]); \
     } \
+    x += 16; \
+    IC_EACH_THIRD(t) at[t] += transposed ? stride : 1; \
   } while (0)
+  size_t k = 0;
   for (; k + 16 <= n; k += 16) {
     if (!transposed)
       IC_EACH_ROW(r) { /* into the second level: long rows would push these ones out of the first */
-        __builtin_prefetch(next + r * stride + (ptrdiff_t)k, 0, 2);
-        if (sizeof(real) == 8) __builtin_prefetch(next + r * stride + (ptrdiff_t)k + 8, 0, 2);
+        const real *ahead = at[r / 3] + (next - w) + r % 3 * stride;
+        __builtin_prefetch(ahead, 0, 2);
+        if (sizeof(real) == 8) __builtin_prefetch(ahead + 8, 0, 2);
       }
-    IC_UNROLL_4 for (size_t i = 0; i < 16; i++) IC_STEP(k + i);
+    IC_UNROLL_4 for (int i = 0; i < 16; i++) IC_STEP();
   }
-  for (; k < n; k++) IC_STEP(k);
+  for (; k < n; k++) IC_STEP();
 #undef IC_STEP
   if (bias)
     IC_EACH_ROW(r) IC_EACH_PANEL(p) sum[r][p] = T(add)(sum[r][p], T(set)(bias[r]));

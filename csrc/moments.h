@@ -24,79 +24,58 @@ enum { IC_UNIT_BLOCK = 16 };
 /* The least |x| that float16 rounds to infinity: half way from its largest, 65504, to 65536. */
 #define IC_FLOAT16_OVERFLOW 65520
 
-/* Merges `n` units of `batch` values, units[u * states + s], into m[s]; their counts are equal.
- * Only what waits for itself goes unit by unit, of all states side by side: the mean, and the sums
- * of what is then a vector of terms. */
+/* Merges `n` units of `batch` values, units[u * states + s], into m[s]; their counts are equal, so
+ * that what the formulas make of counts is vectors' work. The rest goes unit by unit, of all states
+ * side by side. */
 IC_INLINE void merge_units(const ic_unit *units, const int states, size_t n, size_t batch,
                            ic_moments *m) {
   static const double index[IC_UNIT_BLOCK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  double share[IC_UNIT_BLOCK];
-  ic_moments sum[2];
-  /* of each unit: its own, those of all before it, and terms of a sum */
-  double d[2][IC_UNIT_BLOCK], m2[2][IC_UNIT_BLOCK], m3[2][IC_UNIT_BLOCK], m4[2][IC_UNIT_BLOCK];
-  double sum2[2][IC_UNIT_BLOCK], sum3[2][IC_UNIT_BLOCK], terms[2][IC_UNIT_BLOCK];
-  for (int s = 0; s < states; s++) { /* nothing to differ from yet, and d*d might overflow */
-    const int first = m[s].count == 0 && units[s].mean - units[s].mean == 0;
-    sum[s] = m[s];
-    if (first) sum[s].mean = units[s].mean;
-    for (int i = 0; i < IC_UNIT_BLOCK; i++)
-      d[s][i] = m2[s][i] = m3[s][i] = m4[s][i] = sum2[s][i] = sum3[s][i] = 0;
+  double p[IC_UNIT_BLOCK], s[IC_UNIT_BLOCK], w[IC_UNIT_BLOCK], skew[IC_UNIT_BLOCK];
+  double flat[IC_UNIT_BLOCK], p2[IC_UNIT_BLOCK], s2[IC_UNIT_BLOCK];
+  double mean[2], m2[2], m3[2], m4[2], within[2];
+  for (int j = 0; j < states; j++) { /* nothing to differ from yet, and d*d might overflow */
+    const int first = m[j].count == 0 && units[j].mean - units[j].mean == 0;
+    mean[j] = first ? units[j].mean : m[j].mean;
+    m2[j] = m[j].m2;
+    m3[j] = m[j].m3;
+    m4[j] = m[j].m4;
+    within[j] = m[j].within;
   }
-  const f64x16 b = f64_set((double)batch), one = f64_set(1), three = f64_set(3), four = f64_set(4),
-               six = f64_set(6);
-  for (size_t u = 0; u < n; u += IC_UNIT_BLOCK, units += IC_UNIT_BLOCK * states) {
+  const f64x16 b = f64_set((double)batch), one = f64_set(1), three = f64_set(3);
+  for (size_t u = 0; u < n; u += IC_UNIT_BLOCK) {
     const int block = n - u < IC_UNIT_BLOCK ? (int)(n - u) : IC_UNIT_BLOCK;
     const double before = m->count + (double)u * (double)batch;
     const f64x16 a = f64_fma(f64_load(index), b, f64_set(before)), total = f64_add(a, b);
-    const f64x16 p = f64_div(a, total), s_b = f64_div(b, total);
-    const f64x16 w = f64_div(f64_mul(a, b), total), ps = f64_mul(p, s_b);
-    const f64x16 skew = f64_sub(p, s_b), flat = f64_fnma(three, ps, one);
-    f64_store(share, s_b);
-    for (int i = 0; i < block; i++)
-      for (int s = 0; s < states; s++) {
-        const ic_unit *unit = units + i * states + s;
-        d[s][i] = unit->mean - sum[s].mean;
-        sum[s].mean = fma(d[s][i], share[i], sum[s].mean);
-        m2[s][i] = unit->m2;
-        m3[s][i] = unit->m3;
-        m4[s][i] = unit->m4;
+    const f64x16 of_a = f64_div(a, total), of_b = f64_div(b, total), ps = f64_mul(of_a, of_b);
+    f64_store(p, of_a);
+    f64_store(s, of_b);
+    f64_store(w, f64_div(f64_mul(a, b), total));
+    f64_store(skew, f64_sub(of_a, of_b));
+    f64_store(flat, f64_fnma(three, ps, one));
+    f64_store(p2, f64_mul(of_a, of_a));
+    f64_store(s2, f64_mul(of_b, of_b));
+    for (int i = 0; i < block; i++, units += states)
+      for (int j = 0; j < states; j++) {
+        const ic_unit unit = units[j];
+        const double d = unit.mean - mean[j], square = d * d, spread = square * w[i];
+        const double both = fma(p[i], unit.m2, -(s[i] * m2[j]));
+        const double inner = fma(spread, skew[i], 3 * both);
+        const double q = fma(spread, flat[i], 6 * fma(p2[i], unit.m2, s2[i] * m2[j]));
+        const double odd = fma(p[i], unit.m3, -(s[i] * m3[j]));
+        mean[j] = fma(d, s[i], mean[j]);
+        m4[j] += fma(d, fma(d, q, 4 * odd), unit.m4);
+        m3[j] += fma(d, inner, unit.m3);
+        m2[j] += fma(square, w[i], unit.m2);
+        within[j] += unit.m2;
       }
-    for (int s = 0; s < states; s++) {
-      const f64x16 v = f64_load(d[s]);
-      f64_store(terms[s], f64_fma(f64_mul(v, v), w, f64_load(m2[s])));
-    }
-    for (int i = 0; i < block; i++)
-      for (int s = 0; s < states; s++) {
-        sum2[s][i] = sum[s].m2;
-        sum[s].m2 += terms[s][i];
-        sum[s].within += m2[s][i];
-      }
-    for (int s = 0; s < states; s++) {
-      const f64x16 v = f64_load(d[s]), square = f64_mul(f64_mul(v, v), w);
-      const f64x16 both = f64_fma(p, f64_load(m2[s]), f64_neg(f64_mul(s_b, f64_load(sum2[s]))));
-      const f64x16 inner = f64_fma(square, skew, f64_mul(three, both));
-      f64_store(terms[s], f64_fma(v, inner, f64_load(m3[s])));
-    }
-    for (int i = 0; i < block; i++)
-      for (int s = 0; s < states; s++) {
-        sum3[s][i] = sum[s].m3;
-        sum[s].m3 += terms[s][i];
-      }
-    for (int s = 0; s < states; s++) {
-      const f64x16 v = f64_load(d[s]), square = f64_mul(f64_mul(v, v), w);
-      const f64x16 before2 = f64_mul(f64_mul(s_b, s_b), f64_load(sum2[s]));
-      const f64x16 both = f64_fma(f64_mul(p, p), f64_load(m2[s]), before2);
-      const f64x16 q = f64_fma(square, flat, f64_mul(six, both));
-      const f64x16 odd = f64_fma(p, f64_load(m3[s]), f64_neg(f64_mul(s_b, f64_load(sum3[s]))));
-      const f64x16 r = f64_fma(v, q, f64_mul(four, odd));
-      f64_store(terms[s], f64_fma(v, r, f64_load(m4[s])));
-    }
-    for (int i = 0; i < block; i++)
-      for (int s = 0; s < states; s++) sum[s].m4 += terms[s][i];
   }
-  for (int s = 0; s < states; s++) {
-    sum[s].count += (double)n * (double)batch;
-    m[s] = sum[s];
+  for (int j = 0; j < states; j++) {
+    m[j].count += (double)n * (double)batch;
+    m[j].mean = mean[j];
+    m[j].m2 = m2[j];
+    m[j].m3 = m3[j];
+    m[j].m4 = m4[j];
+    m[j].within = within[j];
   }
 }
 
