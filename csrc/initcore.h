@@ -165,8 +165,8 @@ struct ic_kernels {
                        int derivative);
   void (*moments_f32)(const float *x, size_t units, size_t batch, ic_moments *);
   void (*moments_f64)(const double *x, size_t units, size_t batch, ic_moments *);
-  /* The mean cosine of two rows of a batch; x ((batch + 15) / 16, units, 16), scales as many doubles
-   * as a unit has. */
+  /* The mean cosine of two rows of a batch; x ((batch + 15) / 16, units, 16); scales: as many
+   * doubles as a unit has. */
   double (*cosine_f32)(const float *x, size_t units, size_t batch, double *scales);
   double (*cosine_f64)(const double *x, size_t units, size_t batch, double *scales);
   /* One trial. input: moments of the input, or NULL; moments: (n_layers, 2), pre-activation then

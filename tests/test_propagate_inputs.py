@@ -90,6 +90,17 @@ class TestCorrelation:
             (400 * 0.07**2 * correlation + 0.04) / (400 * 0.07**2 + 0.04), rel=1e-14
         )
 
+    @pytest.mark.parametrize("norm", [None, "rms", "layer"])
+    def test_residual_streams_have_those_of_the_wide_limit(self, norm):
+        result = ic.propagate(
+            [300] * 6, activation="gelu", norm=norm, residual=0.7, batch=8, correlation=0.4,
+            bias="normal(0.2)", trials=50,
+        )  # fmt: skip
+        for side in ("pre", "post"):
+            measured, predicted = getattr(result, side), getattr(result.theory, side)
+            limits = 5 * measured.se.cosine + 0.006
+            assert np.all(np.abs(measured.cosine - predicted.cosine) <= limits)
+
     @pytest.mark.parametrize("method", ["dense", "gram"])
     def test_of_one_all_rows_are_equal(self, method):
         result = ic.propagate([30] * 4, batch=5, correlation=1, method=method, trials=3)
