@@ -374,7 +374,7 @@ def _frame(axes: Axes, n_layers: int) -> None:
 
 def _fitting(text: str, inches: float) -> str:
     """In as many lines of labels as it takes."""
-    return textwrap.fill(text, max(int(inches / 0.078), 20))
+    return textwrap.fill(text, max(int(inches / 0.068), 20))
 
 
 def _key(axes: Axes, signals: Sequence[_Signal], *, bands: bool = False) -> None:
