@@ -198,7 +198,7 @@ def _portrait(result: Propagation) -> Figure:
         rows[1].append("cosine")
     rows = [row for row in rows if row]
     columns = math.lcm(*map(len, rows))
-    figure = Figure(figsize=(2.8 + 2.6 * columns, 1.0 + 2.4 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(2.8 + 2.6 * columns, 1.3 + 2.3 * len(rows)), layout="constrained")
     panels = figure.subplot_mosaic(
         [np.repeat(row, columns // len(row)).tolist() for row in rows],
         height_ratios=(4, 3)[: len(rows)],
