@@ -97,11 +97,31 @@ def test_networks_of_given_inputs(rng):
     assert first[heading.index("median")] == f"{energies[2, 0]:.2g}"
 
 
+def test_the_residual_stream_is_dotted():
+    """With a norm before it h holds whatever the stream that branches add to does."""
+    options = {"norm": "rms", "residual": 0.5, "backward": True, "layers": 20}
+    result = propagate(**options)
+    for figure in (result.plot(), plot.propagation([result, propagate(**options)])):
+        for word, side in (("pre-activation", "post"), ("gradient by it", "grad_post")):
+            axes = panel(figure, word)
+            dotted = [line for line in axes.lines if line.get_linestyle() == ":"]
+            stream = getattr(result, side).second_moment
+            assert np.array_equal(dotted[0].get_ydata(), stream)
+            low, high = axes.get_ylim()
+            assert low < stream.min() < stream.max() < high
+        assert "residual stream" in legend(panel(figure, "pre-activation"))
+
+
 def test_the_words_of_a_portrait():
     result = propagate(backward=True)
     figure = result.plot()
     assert isinstance(figure, Figure)
     assert figure.get_suptitle() == result.title
+    figure = ic.propagate(list(range(20, 60)), trials=2).plot()
+    figure.draw_without_rendering()
+    assert figure.get_suptitle().count("\n") > 1
+    assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
+    figure = result.plot()
     forward, backward = panel(figure, "pre-activation"), panel(figure, "gradient by it")
     assert forward.get_title("left").startswith(f"forward: {result.outcome}, ×")
     assert backward.get_title("left").startswith(f"backward: {result.grad_outcome}, ×")
@@ -168,7 +188,9 @@ def test_labels_of_equal_curves_do_not_touch():
 def test_overflow_and_zeros_leave_gaps_and_no_warning():
     options = {"layers": 20, "backward": True}
     results = [propagate("normal(std=1e6)", **options), propagate("zeros", **options)]
-    for figure in (plot.propagation(results), *(result.plot() for result in results)):
+    everywhere = propagate("normal(std=1e12)", x=np.full((4, 8), 1e30))
+    assert (everywhere.pre.nonfinite_fraction > 0).all()
+    for figure in (plot.propagation(results), *(r.plot() for r in (*results, everywhere))):
         figure.draw_without_rendering()
     figure = plot.propagation(results)
     (overflowed, _), (zeros, _) = lines(figure.axes[0])

@@ -157,7 +157,8 @@ class TestVerdicts:
         chain = {"widths": [64] * 11, "init": "normal(std=0.01)", "trials": 20}
         assert ".scaled(" not in ic.propagate(**chain, activation="tanh").verdict
         assert ".scaled(" in ic.propagate(**chain, activation="leaky_relu(0.2)").verdict
-        assert "would hold" not in ic.propagate(**chain, bias="ones").verdict
+        for added in ({"bias": "ones"}, {"norm": "rms"}, {"residual": 1.0}):
+            assert "would hold" not in ic.propagate(**chain, **added).verdict
 
     def test_a_scale_is_advised_for_either_direction(self):
         """Where a chain narrows by half a layer, fan_in and fan_out are √2 apart."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ _PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 
 _THEORY = "0.1"
 _MEASURED: dict[str, Any] = {"linewidth": 1.8}
+_STREAM: dict[str, Any] = {"linewidth": 1.8, "linestyle": ":"}
 _PREDICTED: dict[str, Any] = {"color": _THEORY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 _OPACITIES = (0.15, 0.25)  # of the wider and, upon it, of the narrower band
 _LABEL_SIZE = 9.0  # points
@@ -71,6 +73,7 @@ def propagation(
 
     Several: their second moments without bands, and below them those of the gradients by h.
 
+    Dotted, where there are residual branches: that of the stream x, and of the gradient by it.
     What is zero or overflows leaves a gap in a logarithmic axis; a cross marks where a curve ends
     early. ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
     """
@@ -146,11 +149,17 @@ class _Signal(NamedTuple):
     stats: LayerStats
     entering: float  # the second moment that log energies are relative to
     predicted: LayerStats | None
+    stream: LayerStats | None  # what residual branches add to
     verdict: str
+
+    def shown(self) -> list[NDArray[np.float64]]:
+        """The second moments that are drawn."""
+        return [_mean(stats) for stats in (self.stats, self.stream) if stats is not None]
 
 
 def _signals(result: Propagation) -> list[_Signal]:
     """What travels up the layers and, where there is a backward pass, down."""
+    residual = result.spec["residual"] is not None
     signals = [
         _Signal(
             "forward",
@@ -158,13 +167,22 @@ def _signals(result: Propagation) -> list[_Signal]:
             result.pre,
             result.input_second_moment,
             result.theory.pre,
+            result.post if residual else None,
             _fitted(result.outcome, result.factor, result.factor_se),
         )
     ]
     if result.grad_pre is not None:
-        verdict = _fitted(result.grad_outcome, result.grad_factor, result.grad_factor_se)
-        of, predicted = "second moment of the gradient by it", result.theory.grad_pre
-        signals.append(_Signal("backward", of, result.grad_pre, 1.0, predicted, verdict))
+        signals.append(
+            _Signal(
+                "backward",
+                "second moment of the gradient by it",
+                result.grad_pre,
+                1.0,
+                result.theory.grad_pre,
+                result.grad_post if residual else None,
+                _fitted(result.grad_outcome, result.grad_factor, result.grad_factor_se),
+            )
+        )
     return signals
 
 
@@ -180,7 +198,7 @@ def _portrait(result: Propagation) -> Figure:
         rows[1].append("cosine")
     rows = [row for row in rows if row]
     columns = math.lcm(*map(len, rows))
-    figure = Figure(figsize=(2.8 + 2.6 * columns, 1.0 + 2.4 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(2.8 + 2.6 * columns, 1.3 + 2.3 * len(rows)), layout="constrained")
     panels = figure.subplot_mosaic(
         [np.repeat(row, columns // len(row)).tolist() for row in rows],
         height_ratios=(4, 3)[: len(rows)],
@@ -192,7 +210,7 @@ def _portrait(result: Propagation) -> Figure:
         for band, opacity in zip(bands, _OPACITIES, strict=False):
             axes.fill_between(_layers(signal.stats), *band, color=colour, alpha=opacity, lw=0)
         _curve(axes, signal, colour)
-        _log_scale(axes, [_mean(signal.stats), *(end for band in bands for end in band)])
+        _log_scale(axes, [*signal.shown(), *(end for band in bands for end in band)])
         _words(axes, signal.quantity, f"{signal.name}: {signal.verdict}")
     for (name, values), colour in zip(shares.items(), _PALETTE[2:4], strict=False):
         panels["shares"].plot(_layers(result.pre), values, color=colour, label=name, **_MEASURED)
@@ -215,8 +233,9 @@ def _portrait(result: Propagation) -> Figure:
         _frame(axes, result.n_layers)
     for name in rows[-1]:
         panels[name].set_xlabel("layer")
-    _key(panels["forward"], bands=bool(bands))
-    figure.suptitle(result.title, x=0.01, ha="left", fontsize=_LABEL_SIZE, color="0.3")
+    _key(panels["forward"], signals, bands=bool(bands))
+    title = _fitting(result.title, figure.get_figwidth())
+    figure.suptitle(title, x=0.01, ha="left", fontsize=_LABEL_SIZE, color="0.3")
     return figure
 
 
@@ -234,17 +253,18 @@ def _compared(curves: list[Propagation]) -> Figure:
     for result, colour in zip(curves, colours, strict=True):
         for axes, shown, signal in zip(panels, heights, _signals(result), strict=False):
             _curve(axes, signal, colour)
-            shown.append(_mean(signal.stats))
+            shown += signal.shown()
             _words(axes, signal.quantity)
     for axes, shown in zip(panels, heights, strict=True):
         _log_scale(axes, shown)
         _frame(axes, n_layers)
     panels[-1].set_xlabel("layer")
-    _key(panels[0])
+    _key(panels[0], [signal for result in curves for signal in _signals(result)])
     settings = {result.title.removeprefix(f"{result.label}: ") for result in curves}
     if len(settings) == 1:
-        panels[0].set_title(settings.pop(), loc="left", fontsize=_LABEL_SIZE, color="0.3")
-    anchors = [_last(mean) for mean in heights[0]]
+        title = _fitting(settings.pop(), figure.get_figwidth() - 0.7)
+        panels[0].set_title(title, loc="left", fontsize=_LABEL_SIZE, color="0.3")
+    anchors = [_last(_mean(result.pre)) for result in curves]
     for label, colour, height in zip(labels, colours, _spread(panels[0], anchors), strict=True):
         panels[0].annotate(
             label,
@@ -269,6 +289,8 @@ def _curve(axes: Axes, signal: _Signal, colour: str) -> None:
         with np.errstate(over="ignore"):
             _error_bars(axes, mean, np.maximum(mean - se, 0.1 * mean), mean + se, colour)
     axes.plot(layers, mean, color=colour, **_MEASURED)
+    if signal.stream is not None:
+        axes.plot(layers, _mean(signal.stream), color=colour, **_STREAM)
     if signal.predicted is not None:
         # Dark, so that it shows on the very curve that it predicts.
         axes.plot(layers, _visible(signal.predicted.second_moment), **_PREDICTED)
@@ -350,12 +372,19 @@ def _frame(axes: Axes, n_layers: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _key(axes: Axes, *, bands: bool = False) -> None:
+def _fitting(text: str, inches: float) -> str:
+    """In as many lines of labels as it takes."""
+    return textwrap.fill(text, max(int(inches / 0.068), 20))
+
+
+def _key(axes: Axes, signals: Sequence[_Signal], *, bands: bool = False) -> None:
     """The key to the kinds of line, and of band."""
     handles: list[Artist] = [
         Line2D([], [], color="0.5", label="mean, ± s.e.", **_MEASURED),
         Line2D([], [], label="infinite width", **_PREDICTED),
     ]
+    if any(signal.stream is not None for signal in signals):
+        handles.insert(1, Line2D([], [], color="0.5", label="residual stream", **_STREAM))
     if bands:
         handles += [
             Patch(color="0.4", alpha=alpha, linewidth=0, label=f"middle {share} % of networks")

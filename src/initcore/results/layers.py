@@ -246,11 +246,11 @@ def visible_shares(layers: ChainLayers) -> dict[str, Array]:
     shares = {"x = 0": zeros} if np.any(zeros > 0) else {"saturated": pre.saturated_fraction}
     if not np.array_equal(dead, zeros):
         shares["dead units"] = dead
-    return {
+    known = {
         name: np.where(pre.nonfinite_fraction > 0, np.nan, values)
         for name, values in shares.items()
-        if np.any(values > 0)
     }
+    return {name: values for name, values in known.items() if np.any(values > 0)}
 
 
 def statistics_table(stats: LayerStats) -> list[list[str]]:
