@@ -62,6 +62,22 @@ def test_propagate_backward(capsys, tmp_path):
     assert "gradient" not in without
 
 
+def test_propagate_with_norms_and_branches(capsys, tmp_path):
+    """A number, 1/sqrt(L) or one a layer, as in Python."""
+    path = tmp_path / "run.json"
+    options = [*SMALL, "--init", "kaiming_normal", "--norm", "layer", "--json", path]
+    for text, value in (("1", 1), ("1/sqrt(L)", 0.5), ("0.5,none,1e-1,0", [0.5, None, 0.1, 0])):
+        code, out, _ = run(capsys, "propagate", *options, "--residual", text)
+        assert code == 0
+        expected = ic.propagate([16] * 5, batch=8, trials=6, norm="layer", residual=value)
+        assert ic.Propagation.load(path).equals(expected)
+        assert "norm layer, residual" in out
+    for text in ("one", "1,,2", "nan"):
+        assert "--residual" in refused(capsys, "propagate", *SMALL, "--residual", text)
+    assert "residual" in refused(capsys, "propagate", *SMALL, "--residual", "1,1")
+    assert "--norm" in refused(capsys, "propagate", *SMALL, "--norm", "batch")
+
+
 def test_propagate_by_gram(capsys, tmp_path):
     """Named in the title; weights that are not Gaussian are refused in a line, by the option."""
     path = tmp_path / "gram.json"
@@ -86,6 +102,16 @@ def test_propagate_correlated_inputs(capsys, tmp_path):
     assert "correlation 0.5" in out
     assert ic.Propagation.load(path).spec["correlation"] == 0.5
     assert run(capsys, "propagate", *SMALL, "--correlation", "-0.5")[0] == 2
+
+
+def test_propagate_until_it_is_known_well_enough(capsys, tmp_path):
+    path = tmp_path / "early.json"
+    options = (*SMALL, "--init", "kaiming_normal", "--trials", 500, "--json", path)
+    code, out, _ = run(capsys, "propagate", *options, "--rtol", "0.5")
+    assert code == 0
+    assert ic.Propagation.load(path).n_trials == 8
+    assert "8 trials" in out
+    assert run(capsys, "propagate", *options, "--rtol", "0")[0] == 2
 
 
 def test_without_options_it_compares_four_initializers(monkeypatch, capsys):

@@ -185,7 +185,7 @@ def test_what_is_drawn_again_is_what_was_stored(kernels, dtype):
 
 
 def test_a_branch_of_zero_is_not_there(every_isa, rng, dtype):
-    """ReZero and SkipInit at their start: what comes in goes out, bit for bit, both ways and
+    """ReZero and SkipInit at their start: what comes in goes out, bit for bit and both ways, and
     whatever the branch computes; so does the sign of a zero."""
     x = rng.normal(size=(17, 20)).astype(dtype)
     x[3, 5] = -0.0

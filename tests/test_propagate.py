@@ -571,6 +571,15 @@ class TestArguments:
             ({"init": "normal(std=-1)"}, ValueError, "init"),
             ({"bias": "zero"}, ValueError, "bias: .*zero"),
             ({"bias": [None]}, ValueError, "bias must be one, or a list of 2"),
+            ({"norm": "batch"}, ValueError, "norm must be None or one of rms, layer, got 'batch'"),
+            ({"norm": 1}, TypeError, "norm must be None or one of rms, layer, got 1"),
+            ({"norm": ["rms"]}, ValueError, "norm must be one, or a list of 2"),
+            ({"residual": "1/L"}, ValueError, r"residual must be .*'1/sqrt\(L\)', got '1/L'"),
+            ({"residual": math.nan}, ValueError, "residual must be a finite real number, got nan"),
+            ({"residual": 1j}, TypeError, "residual must be a finite real number"),
+            ({"residual": [1.0, "x"]}, ValueError, r"residual\[1\]: .*'x'"),
+            ({"residual": [1.0] * 3}, ValueError, "residual must be one, or a list of 2"),
+            ({"widths": [3, 3, 4], "residual": 1}, ValueError, "residual: layer 1 .* 3 and 4"),
             ({"threads": 0}, ValueError, "threads"),
             ({"executor": 3}, TypeError, "executor"),
             ({"progress": 3}, TypeError, "progress"),
@@ -618,6 +627,154 @@ class TestCalibration:
     def test_a_gross_factor_needs_no_many_trials(self):
         result = ic.propagate([32] * 31, init="xavier_normal", trials=10)
         assert result.outcome == "decays"
+
+
+class TestNormsAndResidualBranches:
+    """h = W norm(x) + b, x ← φ(h) or x + m φ(h)."""
+
+    LINEAR: ClassVar = {"widths": [24] * 9, "activation": "linear", "batch": 8, "trials": 200}
+
+    def test_two_worlds(self):
+        """Branches of variance v: where each sees the stream it multiplies it by 1 + v, behind a
+        norm each adds v to it, 1/√L of each in all v. Exact at any width."""
+        v, layer = 0.3, np.arange(1, 9)
+        init = f"normal(std={math.sqrt(v / 24)})"
+        for shape, expected in (
+            ({"residual": True}, (1 + v) ** layer),
+            ({"residual": 1.0, "norm": "rms"}, 1 + v * layer),
+            ({"residual": "1/sqrt(L)", "norm": "rms"}, 1 + v * layer / 8),
+            ({"residual": 8**-0.5}, (1 + v / 8) ** layer),
+        ):
+            result = ic.propagate(**self.LINEAR, init=init, **shape)
+            at = zip(result.post.second_moment, result.post.se.second_moment, expected, strict=True)
+            assert all(near(*one) for one in at)
+            np.testing.assert_allclose(result.theory.post.second_moment, expected, rtol=1e-12)
+            seen = expected if "norm" in shape else None
+            if seen is not None:  # every h has the same energy, however loud the stream
+                sizes = result.pre.second_moment, result.pre.se.second_moment
+                assert all(near(*one, v) for one in zip(*sizes, strict=True))
+
+    def test_gradients_of_the_two_worlds(self):
+        """Downwards, too: (1 + v)^(layers above) of ∂/∂x without a norm."""
+        v = 0.3
+        init = f"normal(std={math.sqrt(v / 24)})"
+        result = ic.propagate(**self.LINEAR, init=init, residual=1, backward=True)
+        above = np.arange(7, -1, -1)
+        for side, expected in (
+            (result.grad_post, (1 + v) ** above),
+            (result.grad_pre, (1 + v) ** above),
+            (result.grad_weight, 8 * (1 + v) ** (above + np.arange(8))),
+        ):
+            at = zip(side.second_moment, side.se.second_moment, expected, strict=True)
+            assert all(near(*one) for one in at)
+
+    @pytest.mark.parametrize("norm", ["rms", "layer"])
+    def test_a_norm_divides_gradients_by_what_it_divided(self, norm):
+        """σ_g²/σ_x², of rows of n independent normals exactly (1 − 1/n) E σ_x⁻² σ_g² (rms) and
+        (1 − 2/n) of it (layer), where E n/χ²_k = n/(k − 2)."""
+        n, sigma = 20, 3.0
+        result = ic.propagate(
+            [n, n, n], activation="linear", norm=[None, norm], batch=4, trials=2000,
+            init=[f"normal(std={sigma / math.sqrt(n)})", f"normal(std={0.5 / math.sqrt(n)})"],
+            backward=True,
+        )  # fmt: skip
+        lost, degrees = (1, n) if norm == "rms" else (2, n - 1)
+        exact = 0.25 * (1 - lost / n) * n / (n - 2) * n / (degrees - 2) / sigma**2
+        gradient = result.grad_post
+        assert near(gradient.second_moment[0], gradient.se.second_moment[0], exact)
+        assert result.theory.grad_post.second_moment[0] == pytest.approx(0.25 / sigma**2)
+
+    @pytest.mark.parametrize(
+        ("name", "norm", "residual"),
+        [
+            ("gelu", "layer", "1/sqrt(L)"), ("tanh", "rms", 0.5), ("relu", "layer", None),
+            ("tanh", None, [None, 0.7, 0.7]),
+        ],
+    )  # fmt: skip
+    def test_wide_layers_meet_the_theory(self, name, norm, residual):
+        """Forward and backward, to a few parts in the width."""
+        result = ic.propagate(
+            [200] * 4, activation=name, init="lecun_normal", bias="normal(0.3)", batch=4,
+            trials=100, backward=True, norm=norm, residual=residual,
+        )  # fmt: skip
+        for side in ("pre", "post", "grad_pre", "grad_post", "grad_weight"):
+            measured, predicted = getattr(result, side), getattr(result.theory, side)
+            limits = 5 * measured.se.second_moment + 0.02 * predicted.second_moment
+            assert np.all(np.abs(measured.second_moment - predicted.second_moment) <= limits)
+
+    def test_a_branch_of_zero_leaves_the_input_as_it_is(self):
+        """ReZero's start: every x has the input's statistics and every ∂/∂x the last one's, bit for
+        bit, and no weight has a gradient."""
+        result = ic.propagate(
+            [30] * 4, norm="layer", residual=0, trials=range(5, 6), batch=6, backward=True
+        )
+        x, dy = (
+            ic.moments(ic.normal()((6, 30), name=name, seed=0, trial=5))
+            for name in ("input", "output_gradient")
+        )
+        for side, top in ((result.post, x), (result.grad_post, dy)):
+            for field in ("mean", "second_moment", "variance", "abs_max", "kurtosis"):
+                assert set(getattr(side, field)) == {float(getattr(top, field))}
+        assert not result.grad_weight.second_moment.any()
+
+    def test_the_drawn_weights_reproduce_the_measurement(self):
+        """NumPy on `weights` of a trial, float64."""
+        result = ic.propagate(
+            [20] * 4, activation="tanh", norm=["layer", None, "rms"], residual=[None, 0.5, 1],
+            bias="normal(0.2)", batch=6, trials=range(3, 4), dtype="float64",
+        )  # fmt: skip
+        draw = {"seed": 0, "trial": 3, "dtype": "float64"}
+        x = ic.normal()((6, 20), name="input", **draw)
+        for layer, (norm, m) in enumerate(zip(["layer", None, "rms"], [None, 0.5, 1], strict=True)):
+            centred = x - x.mean(axis=1, keepdims=True) if norm == "layer" else x
+            scale = np.sqrt((centred**2).mean(axis=1, keepdims=True)) if norm else 1
+            bias = ic.normal(0.2)(20, name=f"layers.{layer}.bias", **draw)
+            h = centred / scale @ result.weights(3, layer).T + bias
+            x = np.tanh(h) if m is None else x + m * np.tanh(h)
+            for side, values in ((result.pre, h), (result.post, x)):
+                assert side.second_moment[layer] == pytest.approx(np.mean(values**2), rel=1e-13)
+                assert side.mean[layer] == pytest.approx(values.mean(), rel=1e-12)
+
+    @pytest.mark.parametrize("backward", [False, True])
+    def test_threads_and_files_keep_every_bit(self, always_shared, tmp_path, backward):
+        chain = {
+            "widths": [30, 30, 30, 8], "norm": ["rms", None, "layer"], "bias": "normal(0.1)",
+            "residual": [0.25, "1/sqrt(L)", None], "backward": backward,
+        }  # fmt: skip
+        whole = ic.propagate(**chain, trials=3, threads=1)
+        assert whole.spec["norm"] == ("rms", None, "layer")
+        assert whole.spec["residual"] == (0.25, 1 / math.sqrt(3), None)
+        for threads in (2, 3, 7):
+            assert ic.propagate(**chain, trials=range(3), threads=threads).equals(whole)
+        whole.save(tmp_path / "whole.json")
+        again = ic.Propagation.load(tmp_path / "whole.json")
+        assert again.equals(whole)
+        assert ic.propagate(**again.spec, trials=3).equals(whole)
+        assert again.title == whole.title
+        data = whole.to_dict()
+        for change in (
+            {"norm": "batch"}, {"norm": ["rms"] * 2}, {"norm": 1}, {"residual": "1/sqrt(L)"},
+            {"residual": True}, {"residual": 1.0}, {"residual": [1.0, math.inf, None]},
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match="damaged"):
+                ic.Propagation.from_dict({**data, "spec": {**data["spec"], **change}})
+        plain = ic.propagate(**{**chain, "norm": None}, trials=range(3, 4))
+        with pytest.raises(ValueError, match="different norm"):
+            whole + plain
+
+    def test_no_scale_is_advised_where_scales_do_not_pass(self):
+        """Weights behind a norm, or beside a branch, do not multiply the stream."""
+        chain = {"widths": [64] * 11, "init": "normal(std=0.3)", "trials": 20}
+        assert "would hold" in ic.propagate(**chain).verdict
+        for shape in ({"norm": "rms"}, {"residual": 1}):
+            assert "would hold" not in ic.propagate(**chain, **shape).verdict
+
+    def test_comparisons_share_them(self):
+        results = ic.compare_inits(["zeros", "ones"], [8] * 3, norm="rms", residual=1, trials=2)
+        for result in results:
+            assert (result.spec["norm"], result.spec["residual"]) == ("rms", 1.0)
+            assert "norm rms, residual 1.0" in result.title
+        assert len(set(results[0].post.mean)) == 1
 
 
 class TestFrozen:

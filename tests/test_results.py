@@ -36,6 +36,8 @@ SPEC = {
     "activation": "relu",
     "init": "kaiming_normal()",
     "bias": None,
+    "norm": None,
+    "residual": None,
     "x": None,
     "batch": 8,
     "correlation": 0.0,

@@ -231,7 +231,7 @@ def test_residual_streams():
     grows = predict(widths, residual=True, **same)
     assert grows.pre.second_moment == pytest.approx([1.0] * n_layers, rel=1e-14)
     assert grows.post.second_moment == pytest.approx(1 + v * np.arange(1, 13), rel=1e-9)
-    held = predict(widths, residual=n_layers**-0.5, **same)
+    held = predict(widths, residual="1/sqrt(L)", **same)
     assert held.post.second_moment[-1] == pytest.approx(1 + v, rel=1e-9)
     by_layer = predict(widths, residual=[0.5] * 6 + [2.0] * 6, **same)
     assert by_layer.post.second_moment[-1] == pytest.approx(1 + 6 * v * 4.25, rel=1e-9)
@@ -337,7 +337,9 @@ def test_a_layer_takes_one_expectation():
         ({"norm": "batch"}, ValueError, "norm must be None or one of rms, layer, got 'batch'"),
         ({"norm": True}, TypeError, "norm must be None or one of rms, layer, got True"),
         ({"norm": ["rms"]}, ValueError, "norm must be one, or a list"),
-        ({"residual": "1/sqrt(L)"}, TypeError, "residual must be a finite real number"),
+        ({"residual": "1/L"}, ValueError, "residual must be .* or '1/sqrt\\(L\\)', got '1/L'"),
+        ({"residual": None, "norm": 1j}, TypeError, "norm must be"),
+        ({"residual": 1j}, TypeError, "residual must be a finite real number"),
         ({"residual": math.inf}, ValueError, "residual must be a finite real number"),
         ({"residual": [1.0] * 3}, ValueError, "residual must be one, or a list"),
         ({"residual": True, "widths": [4, 4, 5]}, ValueError, "residual: layer 1 .* 4 and 5"),

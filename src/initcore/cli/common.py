@@ -32,6 +32,13 @@ class Method(StrEnum):
     gram = "gram"
 
 
+class Norm(StrEnum):
+    """The norms of a layer's input."""
+
+    rms = "rms"
+    layer = "layer"
+
+
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write everything measured to this file."),

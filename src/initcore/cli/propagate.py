@@ -10,10 +10,12 @@ import typer
 from rich.text import Text
 
 from initcore.activations import activation as activation_of
+from initcore.architecture import multiplier
 from initcore.cli.common import (
     Dtype,
     JsonFile,
     Method,
+    Norm,
     Seed,
     Threads,
     check_results_files,
@@ -26,7 +28,7 @@ from initcore.cli.common import (
 )
 from initcore.experiments.chain import compare_inits
 from initcore.initializers import initializer
-from initcore.results.propagation import Comparison, Propagation
+from initcore.results.propagation import Comparison
 from initcore.results.text import text_table
 from initcore.specifications import split_top_level
 
@@ -61,11 +63,32 @@ def propagate(
         str | None,
         typer.Option(metavar="INIT", help="Initializer of the biases.", show_default="no bias"),
     ] = None,
+    norm: Annotated[
+        Norm | None,
+        typer.Option(help="What every layer's input goes through.", show_default="no norm"),
+    ] = None,
+    residual: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M",
+            help='Add x to m activation(h): a number, 1/sqrt(L), or a list with a "none" or number '
+            "a layer.",
+            show_default="no branch",
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Standard normal inputs a trial.")] = 32,
     correlation: Annotated[
         float, typer.Option(metavar="X", min=0, max=1, help="Of any two inputs.")
     ] = 0.0,
     trials: Annotated[int, typer.Option(min=1, help="Independent draws of everything.")] = 100,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Fewer trials, once the relative error of the last layer's second moment is X.",
+            show_default="all trials",
+        ),
+    ] = None,
     backward: Annotated[
         bool,
         typer.Option("--backward", help="Send a standard normal gradient back down, too."),
@@ -87,8 +110,8 @@ def propagate(
 
     Without options: ReLU, 50 layers, 512 wide, and four initializers to compare.
 
-    A layer is h = W x + b, then x = activation(h). Initializers are written as in Python:
-    kaiming_normal, "normal(std=0.05)", "xavier_uniform(gain=1.6).scaled(2)".
+    A layer is h = W norm(x) + b, then x = activation(h) or x + m activation(h). Initializers are
+    written as in Python: kaiming_normal, "normal(std=0.05)", "xavier_uniform(gain=1.6).scaled(2)".
     """
     sizes = _widths(width, layers, widths)
     with option("--activation"):
@@ -97,6 +120,8 @@ def propagate(
         inits = [initializer(spec) for spec in split_top_level(init)]
     with option("--bias"):
         bias_init = None if bias is None else initializer(bias)
+    with option("--residual"):
+        multipliers = None if residual is None else _multipliers(residual, len(sizes) - 1)
     seed, threads = checked_seed(seed), checked_threads(threads)
     check_results_files(json_file, plot)
 
@@ -106,9 +131,12 @@ def propagate(
             sizes,
             activation=phi,
             bias=bias_init,
+            norm=None if norm is None else str(norm),
+            residual=multipliers,
             batch=batch,
             correlation=correlation,
             trials=trials,
+            rtol=rtol,
             seed=seed,
             backward=backward,
             method=str(method),
@@ -124,8 +152,7 @@ def propagate(
 def _show(results: Comparison, quiet: bool) -> None:
     out = console()
     if not quiet:
-        first: Propagation = results[0]
-        out.print(first.title.removeprefix(f"{first.label}: "))
+        out.print(results.title)
         for result in results:
             out.print(Text(result.label, "bold"))
             for caption, rows in result.tables():
@@ -137,6 +164,20 @@ def _show(results: Comparison, quiet: bool) -> None:
                 out.print()
     for result in results:
         out.print(Text.assemble((result.label, "bold"), " ", result.verdict), soft_wrap=True)
+
+
+def _multipliers(text: str, n_layers: int) -> float | list[float | None] | None:
+    items = [multiplier(_number(item), n_layers) for item in split_top_level(text)]
+    return items[0] if len(items) == 1 else items
+
+
+def _number(text: str) -> float | str | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _widths(width: int | None, layers: int | None, widths: str | None) -> list[int]:

@@ -113,6 +113,8 @@ def check_saturation(saturation: object) -> float:
 
 def check_finite_in(real: np.dtype[Any], scale: float, softcap: float = 0.0) -> None:
     """Refuses what is not finite, or becomes 0, when it is rounded to the dtype."""
+    if scale == 1.0 and not softcap:
+        return
     smallest, largest = _LIMITS[real]
     parameters = {"scale": scale}
     if softcap:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from initcore import architecture
 from initcore.initializers import Initializer, initializer
 from initcore.kernels.chain import moments
 from initcore.laws import Constant, Law
@@ -20,7 +21,7 @@ from initcore.specifications import finite_number, integer, non_negative_number
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 
 T = TypeVar("T")
-NORMS = ("rms", "layer")
+_UNKNOWN = Constant(math.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +61,14 @@ def predict(
     widths: Sequence[int],
     *,
     activation: Phi | Sequence[Phi] = "relu",
-    init: str | Initializer | Sequence[str | Initializer] = "kaiming_normal",
+    init: str
+    | Initializer
+    | Callable[..., Any]
+    | Sequence[str | Initializer | Callable[..., Any]] = "kaiming_normal",
     bias: str | Initializer | Sequence[str | Initializer | None] | None = None,
     last: Phi | None = None,
     norm: str | Sequence[str | None] | None = None,
-    residual: float | bool | Sequence[float | bool | None] | None = None,
+    residual: float | bool | str | Sequence[float | bool | str | None] | None = None,
     x: npt.ArrayLike | None = None,
     batch: int = 32,
     correlation: float = 0.0,
@@ -93,14 +97,14 @@ def predict(
         array (n,); or a list of L of them.
     init, bias
         The initializer of the weights (n_out, n_in) and of the biases (n_out,), whose fans are the
-        weights'; or a list of L. None is no bias.
+        weights'; or a list of L. None is no bias. A function that gives weights has no known law.
     last
         The activation of the last layer, if it is another.
     norm
         None, ``"rms"`` or ``"layer"`` (without gain and bias); or a list of L.
     residual
-        None, the multiplier m of the branch, True for 1; or a list of L. Such a layer is as wide
-        as its input.
+        None, or the multiplier m of the branch: a number, True for 1, or ``"1/sqrt(L)"``; or a
+        list of L. Such a layer is as wide as its input.
     x
         The inputs (batch, n_0), if they are known: their mean, second moment and mean cosine are
         where the prediction starts from, as if all rows had these. Without it they have mean 0.
@@ -114,8 +118,8 @@ def predict(
         Where the functions among the activations, or their derivatives, jump.
 
     Weights whose mean is not zero carry the sum of a layer's activations, which no wide limit has:
-    what has passed them is NaN. Raises ValueError for widths, lists and specifications that do not
-    fit.
+    what has passed them is NaN, and so is what has passed weights that a function gives. Raises
+    ValueError for widths, lists and specifications that do not fit.
     """
     layers = _layers(widths, activation, init, bias, last, norm, residual, kinks)
     batch = integer("batch", batch)
@@ -267,7 +271,7 @@ def _layers(
             n_in,
             n_out,
             phi,
-            law(weight, (n_out, n_in), n_in, n_out),
+            _UNKNOWN if weight is None else law(weight, (n_out, n_in), n_in, n_out),
             law(offset, (n_out,), n_in, n_out),
             one_norm,
             multiplier,
@@ -276,21 +280,18 @@ def _layers(
             sizes[:-1],
             sizes[1:],
             (known[key] for key in keys),
-            _per_layer("init", init, n_layers, initializer),
+            _per_layer("init", init, n_layers, _weight),
             _per_layer(
                 "bias", bias, n_layers, lambda one: None if one is None else initializer(one)
             ),
-            _per_layer("norm", norm, n_layers, _norm),
-            _per_layer("residual", residual, n_layers, _multiplier),
+            _per_layer("norm", norm, n_layers, architecture.norm),
+            _per_layer(
+                "residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)
+            ),
             strict=True,
         )
     ]
-    for index, layer in enumerate(layers):
-        if layer.residual is not None and layer.n_in != layer.n_out:
-            raise ValueError(
-                f"residual: layer {index} adds its input to its output, which needs equal widths; "
-                f"got {layer.n_in} and {layer.n_out}"
-            )
+    architecture.check_residuals([layer.residual for layer in layers], sizes)
     return layers
 
 
@@ -305,14 +306,8 @@ def _per_layer(argument: str, value: Any, n_layers: int, parse: Callable[[Any], 
     return [parse(one) for one in value]
 
 
-def _norm(value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and value in NORMS):
-        return value
-    kind = ValueError if isinstance(value, str) else TypeError
-    raise kind(f"norm must be None or one of {', '.join(NORMS)}, got {value!r}")
-
-
-def _multiplier(value: Any) -> float | None:
-    if value is None or value is False:
+def _weight(init: Any) -> Initializer | None:
+    """None for a function, whose law nobody knows."""
+    if callable(init) and not isinstance(init, Initializer):
         return None
-    return 1.0 if value is True else finite_number("residual", value)
+    return initializer(init)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What stands around a layer's product: h = W norm(x) + b, and x ← φ(h) or x + m φ(h)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from initcore.specifications import finite_number
+
+# The norms of a row, without gain, bias and epsilon, and their numbers in csrc/initcore.h.
+NORMS = {"rms": 1, "layer": 2}
+BY_DEPTH = "1/sqrt(L)"
+
+
+def norm(value: object) -> str | None:
+    """None or the name of a norm; ValueError or TypeError for another value."""
+    if value is None or (isinstance(value, str) and value in NORMS):
+        return value
+    kind = ValueError if isinstance(value, str) else TypeError
+    raise kind(f"norm must be None or one of {', '.join(NORMS)}, got {value!r}")
+
+
+def multiplier(value: object, n_layers: int) -> float | None:
+    """The multiplier m of a residual branch, in a chain of `n_layers`; None of a layer without.
+
+    None and False are no residual branch, True is m = 1, "1/sqrt(L)" that of the depth.
+    """
+    if value is None or value is False:
+        return None
+    if value is True:
+        return 1.0
+    if isinstance(value, str):
+        if value.replace(" ", "") == BY_DEPTH:
+            return 1.0 / math.sqrt(n_layers)
+        raise ValueError(
+            f"residual must be None, True, a finite real number or {BY_DEPTH!r}, got {value!r}"
+        )
+    return finite_number("residual", value)
+
+
+def check_residuals(multipliers: Sequence[float | None], widths: Sequence[int]) -> None:
+    """ValueError for a residual layer that is not as wide as its input."""
+    for layer, (m, n_in, n_out) in enumerate(
+        zip(multipliers, widths[:-1], widths[1:], strict=True)
+    ):
+        if m is not None and n_in != n_out:
+            raise ValueError(
+                f"residual: layer {layer} adds its input to its output, which needs equal widths; "
+                f"got {n_in} and {n_out}"
+            )
