@@ -17,6 +17,7 @@ from initcore.experiments.norms import Norm
 from initcore.results.attention import WEIGHTS
 from initcore.results.attention_links import LINKS, MEANS, PULL_STDS
 
+GO = np.zeros(1, np.int32)  # a flag that nobody sets
 SMALL = {"d_model": 32, "n_heads": 2, "seq": 9}
 
 
@@ -267,7 +268,7 @@ class TestSameBits:
         q = ic.xavier_uniform().scaled(1 / 4)((32, 32), seed=5, name="attention.q.weight", trial=2)
         assert np.array_equal(result.weights(2, "q"), q)
         x = ic.normal()((9, 32), seed=5, name="input", trial=2)
-        normed = Norm(9, 32, "rms").forward(x)
+        normed = Norm(9, 32, "rms").forward(x, GO)
         y, _ = ic.chain(normed, [q], activation="linear")
         one = run(scaling="absorbed", init="xavier_uniform", seed=5, trials=range(2, 3))
         assert one.forward.q == pytest.approx(float(ic.moments(y).second_moment), rel=1e-13)
@@ -443,8 +444,8 @@ class TestGradients:
         """A zero vector stays zero under a norm, and passes no gradient (x-transformers #190)."""
         for kind in ("rms", "l2", "layer"):
             norm = Norm(2, 4, kind)
-            assert not norm.forward(np.zeros((2, 4), np.float32)).any()
-            assert not norm.backward(np.ones((2, 4), np.float32)).any()
+            assert not norm.forward(np.zeros((2, 4), np.float32), GO).any()
+            assert not norm.backward(np.ones((2, 4), np.float32), GO).any()
         result = run(
             init=["zeros", "xavier_normal", "xavier_normal", "xavier_normal"],
             scaling="qk_norm",
@@ -467,7 +468,7 @@ class TestGradients:
 def test_unit_queries_and_keys_meet_at_g():
     """x-transformers #190: unit q = k, d_k 64, scale 10: logit 10."""
     x = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
-    unit = Norm(6, 64, "l2").forward(x)
+    unit = Norm(6, 64, "l2").forward(x, GO)
     rows = ic.attention_stats(unit, unit, scale=10.0)
     np.testing.assert_allclose(rows.logit_max, 10, rtol=1e-6)
 

@@ -33,10 +33,6 @@ _LINEAR = activation("linear").kernel_words
 _SATURATION = 0.99
 
 
-class _Cancelled(Exception):
-    """Raised within a trial that is to stop."""
-
-
 @dataclass(frozen=True)
 class AttentionExperiment:
     """Random attention: everything a trial depends on but its number."""
@@ -145,7 +141,7 @@ class _Projection:
                 threads=1,
             )
         if not self._kernels.chain(self._chain, trial, 1, None, self.y, self._workspace, cancel):
-            raise _Cancelled
+            raise engine.Cancelled
         return self.y
 
     def backward(self, trial: int, cancel: engine.Cancel) -> Real:
@@ -155,7 +151,7 @@ class _Projection:
         if not self._kernels.chain_backward_columns(
             self._chain, trial, 0, 0, self._n_in, None, None, None, self._out, *both, cancel
         ):
-            raise _Cancelled
+            raise engine.Cancelled
         return self.dx
 
 
@@ -200,7 +196,7 @@ class Attention:
         self, spec: _core.Attention, statistics: Wide, output: Real | None, cancel: engine.Cancel
     ) -> None:
         if not self._kernels.attention(spec, 0, statistics, output, self._workspace, cancel):
-            raise _Cancelled
+            raise engine.Cancelled
 
     def forward(self, q: Real, k: Real, v: Real, cancel: engine.Cancel) -> None:
         """Of q, k and v (tokens, n_heads·d_k)."""
@@ -208,7 +204,7 @@ class Attention:
             self._to_heads(tokens, heads)
         for norm, heads in ((self.q_norm, self._raw_q), (self.k_norm, self._raw_k)):
             if norm is not None:
-                norm.forward(_rows(heads))
+                norm.forward(_rows(heads), cancel)
         self._run(self._spec, self.statistics, _rows(self.output), cancel)
 
     def statistics_at(self, scale: float, cancel: engine.Cancel) -> Wide:
@@ -235,7 +231,7 @@ class Attention:
             kernel(self._gradient, 0, _rows(dq), None, by_rows, workspace, cancel)
             and kernel(self._gradient, 0, _rows(dk), _rows(dv), None, workspace, cancel)
         ):
-            raise _Cancelled
+            raise engine.Cancelled
         return dq, dk, dv
 
     def _to_heads(self, tokens: Real, heads: Real) -> None:
@@ -276,7 +272,7 @@ class AttentionWorker:
         self._cancel = cancel
         try:
             table = np.array([self._trial(trial) for trial in range(start, stop)])
-        except _Cancelled:
+        except engine.Cancelled:
             return False
         self._sums.add(table, np.empty((len(table), 0)))
         return True
@@ -290,7 +286,7 @@ class AttentionWorker:
         heads = self._attention
         self._draw_input(trial)
         if self._norm is not None:
-            self._norm.forward(self._x)
+            self._norm.forward(self._x, self._cancel)
         q, k, v = (p.forward(trial, self._cancel) for p in self._projections)
         heads.forward(q, k, v, self._cancel)
         heads.to_tokens(heads.output, self._head_output)
@@ -344,7 +340,7 @@ class AttentionWorker:
         dq_hat2, dk_hat2 = map(_second_moment, gradients[:2])
         for norm, gradient in zip((heads.q_norm, heads.k_norm), gradients, strict=False):
             if norm is not None:
-                norm.backward(_rows(gradient))
+                norm.backward(_rows(gradient), self._cancel)
         for projection, gradient in zip(self._projections, gradients, strict=True):
             heads.to_tokens(gradient, projection.dy)
         dx, *others = (p.backward(trial, self._cancel) for p in self._projections)
@@ -352,7 +348,7 @@ class AttentionWorker:
             dx += other
         dnormalized2 = _second_moment(dx)
         if self._norm is not None:
-            self._norm.backward(dx)
+            self._norm.backward(dx, self._cancel)
         dscale, squares = (
             rounded_sum(heads.gradient_sums[:, i]) for i in (_core.BY_SCALE, _core.LOGIT_SQUARES)
         )

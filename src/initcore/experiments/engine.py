@@ -37,6 +37,10 @@ _EXECUTOR_TASKS = 256
 _POLL_SECONDS = 0.05
 
 
+class Cancelled(Exception):
+    """Raised within a trial that is to stop, for its worker to catch."""
+
+
 class Worker(Protocol):
     """Runs trials and sums them up, for one thread."""
 

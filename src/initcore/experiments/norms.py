@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from initcore import _core
 from initcore.activations import activation
+from initcore.experiments import engine
 
 Rows = NDArray[np.float32]
 Wide = NDArray[np.float64]
@@ -42,27 +43,27 @@ class Norm:
         )
         self._scratch = np.empty(self._kernels.chain_workspace(self._chain), np.uint8)
 
-    def forward(self, x: Rows) -> Rows:
-        """y, which the next call overwrites."""
+    def forward(self, x: Rows, cancel: engine.Cancel) -> Rows:
+        """y, which the next call overwrites. Raises Cancelled."""
         for block, wide, summed in self._blocks():
             wide[...] = x[block]
-            self._centre(wide)
+            self._centre(wide, cancel)
             np.multiply(wide, wide, out=summed)
-            size = np.sqrt(self._row_sums(len(wide)) / self._over)
+            size = np.sqrt(self._row_sums(len(wide), cancel) / self._over)
             with np.errstate(divide="ignore"):
                 self._inverse[block] = np.where(size > 0, 1 / size, 0.0)
             wide *= self._inverse[block]
             _store(self.y[block], wide)
         return self.y
 
-    def backward(self, dy: Rows) -> Rows:
+    def backward(self, dy: Rows, cancel: engine.Cancel) -> Rows:
         """∂/∂x of what has ∂/∂y = `dy`, in its place: (dy − y·⟨dy·y⟩)/r, where ⟨⟩ is a row's mean
-        (its sum for "l2"), and dy loses its mean first for "layer"."""
+        (its sum for "l2"), and dy loses its mean first for "layer". Raises Cancelled."""
         for block, wide, summed in self._blocks():
             wide[...] = dy[block]
-            self._centre(wide)
+            self._centre(wide, cancel)
             np.multiply(wide, self.y[block], out=summed)
-            along = self._row_sums(len(wide)) / self._over
+            along = self._row_sums(len(wide), cancel) / self._over
             np.multiply(self.y[block], along, out=summed)
             wide -= summed
             wide *= self._inverse[block]
@@ -74,15 +75,15 @@ class Norm:
             rows = min(self._step, len(self.y) - first)
             yield slice(first, first + rows), self._beside[:rows], self._summed[:rows]
 
-    def _centre(self, wide: Wide) -> None:
+    def _centre(self, wide: Wide, cancel: engine.Cancel) -> None:
         if self._kind == "layer":
             self._summed[: len(wide)] = wide
-            wide -= self._row_sums(len(wide)) / self._over
+            wide -= self._row_sums(len(wide), cancel) / self._over
 
-    def _row_sums(self, rows: int) -> Wide:
+    def _row_sums(self, rows: int, cancel: engine.Cancel) -> Wide:
         # As a product: its order of terms is the same everywhere, np.sum's is NumPy's affair.
-        cancel = np.zeros(1, np.int32)
-        self._kernels.chain(self._chain, 0, 1, None, self._sums, self._scratch, cancel)
+        if not self._kernels.chain(self._chain, 0, 1, None, self._sums, self._scratch, cancel):
+            raise engine.Cancelled
         return self._sums[:rows]
 
 
