@@ -223,6 +223,27 @@ static void R(chain_fill)(const ic_kernels *k, const ic_chain *c, const ic_sourc
   }
 }
 
+/* Adds elements first ... first + n - 1 of the row that all inputs share, if there is one, to those
+ * features of the input in panels; drawn in runs through scratch of a slab's size. */
+static void R(add_common)(const ic_kernels *k, const ic_chain *c, uint64_t trial, size_t first,
+                          size_t n, real *x, size_t panel, real *scratch) {
+  const size_t run = IC_SLAB_BYTES / sizeof(real);
+  if (!c->common) return;
+  for (size_t j = 0; j < n; j += run) {
+    const size_t count = n - j < run ? n - j : run;
+    k->R(draw)(scratch, first + j, count, 1, 0, c->seed, c->common->stream + trial,
+               &c->common->distribution);
+    for (size_t b = 0; b < c->batch; b += 16) {
+      const vmask lanes = M(first)(c->batch - b < 16 ? (int)(c->batch - b) : 16);
+      real *to = x + b / 16 * panel + 16 * j;
+      for (size_t i = 0; i < count; i++, to += 16) {
+        const vreal common = V(select)(lanes, V(set)(scratch[i]), V(zero)());
+        V(store)(to, V(add)(V(load)(to), common));
+      }
+    }
+  }
+}
+
 /* Adds `n` units in panels to their moments. */
 static void R(panel_moments)(const real *x, size_t panel, size_t n, size_t batch,
                              ic_moments *moments) {
@@ -242,10 +263,12 @@ static void R(chain_input)(const ic_kernels *k, const ic_chain *c, uint64_t tria
   const size_t n = c->layers[0].n_in;
   real *x = R(chain_state)(c, &plan, workspace, 0);
   R(chain_fill)(k, c, &c->input, trial, n, x, R(chain_aligned)(workspace));
-  if (!moments) return;
   const ic_fpmode mode = fpmode_enter();
-  memset(moments, 0, sizeof *moments);
-  R(panel_moments)(x, R(chain_panel)(n), n, c->batch, moments);
+  R(add_common)(k, c, trial, 0, n, x, R(chain_panel)(n), R(chain_aligned)(workspace));
+  if (moments) {
+    memset(moments, 0, sizeof *moments);
+    R(panel_moments)(x, R(chain_panel)(n), n, c->batch, moments);
+  }
   fpmode_leave(mode);
 }
 

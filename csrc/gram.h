@@ -242,6 +242,7 @@ static void R(gram_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial
     real *to = x + b / 16 * panel + b % 16;
     for (size_t j = 0; j < count; j++) to[16 * j] = row[j];
   }
+  R(add_common)(k, c, trial, first, count, x, panel, slab);
 }
 
 /* sigma, beta and the biases' mean of a layer, in the dtype. */

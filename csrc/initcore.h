@@ -84,6 +84,8 @@ typedef struct {
   const ic_layer *layers;
   int backward; /* the forward pass keeps what a backward pass needs */
   ic_source output_gradient; /* if backward: of the last activation, (batch, n_out) */
+  const ic_source *common; /* a drawn row (layers[0].n_in) that is added to every row of the input;
+                              NULL: none */
 } ic_chain;
 
 /* Where gradients go, C-contiguous arrays of the chain's dtype; NULL where one is not wanted. */
@@ -163,6 +165,10 @@ struct ic_kernels {
                        int derivative);
   void (*moments_f32)(const float *x, size_t units, size_t batch, ic_moments *);
   void (*moments_f64)(const double *x, size_t units, size_t batch, ic_moments *);
+  /* The mean cosine of two rows of a batch; x ((batch + 15) / 16, units, 16), scales as many doubles
+   * as a unit has. */
+  double (*cosine_f32)(const float *x, size_t units, size_t batch, double *scales);
+  double (*cosine_f64)(const double *x, size_t units, size_t batch, double *scales);
   /* One trial. input: moments of the input, or NULL; moments: (n_layers, 2), pre-activation then
    * activation, or NULL; y: the last activation (batch, n_out) or NULL; workspace:
    * chain_workspace bytes at any address. */

@@ -63,6 +63,8 @@ void IC_FILL(dense, IC_ISA)(ic_kernels *k) {
   k->activate_f64 = activate_f64;
   k->moments_f32 = moments_f32;
   k->moments_f64 = moments_f64;
+  k->cosine_f32 = cosine_f32;
+  k->cosine_f64 = cosine_f64;
   k->chain_f32 = chain_f32;
   k->chain_f64 = chain_f64;
   k->chain_workspace_f32 = chain_workspace_f32;

@@ -310,5 +310,13 @@ static double R(mean_cosine)(const real *x, size_t panel, size_t units, size_t b
   return (f64_fold_add(total) - rows) / (rows * (rows - 1));
 }
 
+/* `mean_cosine` of x in panels without padding. */
+static double R(cosine)(const real *x, size_t units, size_t batch, double *scales) {
+  const ic_fpmode mode = fpmode_enter();
+  const double found = R(mean_cosine)(x, 16 * units, units, batch, scales);
+  fpmode_leave(mode);
+  return found;
+}
+
 #undef IC_WIDEN
 #undef IC_LOAD_WIDE

@@ -508,6 +508,22 @@ def test_memory_does_not_grow_with_the_square():
     assert peak < 2 << 20
 
 
+@pytest.mark.parametrize("shape", [(1, 4096), (2048, 1), (1, 1)])
+@pytest.mark.parametrize("kind", [bool, np.float32])
+def test_a_broadcast_mask_is_read_where_it_lies(shape, kind):
+    """Queries × keys would take 8 MiB of booleans here."""
+    q, k = np.ones((2048, 1), np.float32), np.ones((4096, 1), np.float32)
+    mask = np.arange(shape[0] * shape[1]).reshape(shape) % 2 == 1
+    mask = mask if kind is bool else np.where(mask, 0, -np.inf).astype(kind)
+    whole = ic.attention_stats(q, k, mask=mask, threads=1)
+    tracemalloc.start()
+    rows = ic.attention_stats(q, k, mask=np.broadcast_to(mask, (2048, 4096)), threads=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows.equals(whole)
+    assert peak < 2 << 20
+
+
 @pytest.mark.parametrize(("q", "k"), [
     ((0, 4), (3, 4)), ((3, 4), (0, 4)), ((0, 4), (0, 4)), ((2, 0, 4), (2, 3, 4)),
     ((0, 5, 4), (0, 3, 4)), ((0, 2, 5, 4), (0, 1, 3, 4)),
@@ -550,6 +566,10 @@ def test_one_query_and_one_key():
     ((np.zeros((3, 3)), np.zeros((4, 3))), {"mask": np.ones((4, 3), bool)}, ValueError, "mask"),
     ((np.zeros((3, 3)), np.zeros((3, 3))), {"threads": 0}, ValueError, "threads=0"),
     ((np.zeros((3, 3), "f"), np.zeros((3, 3), "f")), {"scale": 1e39}, ValueError, "scale=1e"),
+    ((np.zeros((3, 3)), np.zeros((3, 3))), {"mask": np.ma.ones((3, 3))}, TypeError, "mask is a m"),
+    ((np.zeros((3, 3)), np.zeros((3, 3))), {"mask": [[1], [1, 2]]}, ValueError, "mask is no rect"),
+    ((np.zeros((3, 3)), np.zeros((3, 3))), {"causal": "no"}, TypeError, "causal='no': True or F"),
+    ((np.zeros((3, 3)), np.zeros((3, 3))), {"causal": 1}, TypeError, "causal=1: True or False"),
 ])  # fmt: skip
 def test_bad_arguments_are_named(arguments, keywords, error, match):
     with pytest.raises(error, match=match):
@@ -803,6 +823,10 @@ def test_memory_of_the_backward_pass_does_not_grow_with_the_square():
 
 def test_bad_values_and_gradients_are_named():
     q, k = np.zeros((2, 3, 4)), np.zeros((1, 5, 4))
+    with pytest.raises(TypeError, match="v has dtype object"):
+        ic.attention(q, k, None)
+    with pytest.raises(TypeError, match="stats='all': True or False"):
+        ic.attention(q, k, k, stats="all")
     for v in (np.zeros(4), np.zeros((2, 5, 4)), np.zeros((1, 6, 4))):
         with pytest.raises(ValueError, match="v has shape"):
             ic.attention(q, k, v)

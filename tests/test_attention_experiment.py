@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import initcore as ic
+from initcore.experiments.attention import _experiment
+from initcore.experiments.attention_trial import Attention
 from initcore.experiments.norms import normalize
 from initcore.results.attention import LINKS, MEANS, PULL_STDS, WEIGHTS
 
@@ -146,12 +148,45 @@ class TestKnownLaws:
         assert words["none"].endswith(" of the rows nearly one-hot")
         assert words["dk"].startswith("uniform: ")
         assert words["dk"].endswith("attention cannot choose")
+        for causal in (False, True):  # two keys, of which one always has a half or more
+            two = ic.propagate_attention(**SMALL | {"seq": 2}, trials=200, causal=causal)
+            assert two.outcome == "comfortable"
+            assert two.rows.max_prob > 0.5
         alone = run(seq=1)
         assert alone.verdict == "uniform: no row has more than one key"
         assert (alone.rows.max_prob, alone.rows.entropy) == (1, 0)
         overflow = run(init="normal(std=1e30)")
         assert overflow.outcome == "nonfinite"
         assert overflow.rows.nonfinite_fraction == 1
+
+
+class TestStopping:
+    """A trial of many seconds must not be waited for."""
+
+    @pytest.mark.parametrize("where", ["forward", "statistics", "backward"])
+    def test_nothing_is_run_after_the_flag(self, monkeypatch, where):
+        """It is set as the heads begin; the kernel that follows ends, and the trial with it."""
+        cancel = np.zeros(1, np.int32)
+        original = getattr(Attention, where)
+
+        def stop(self, *arguments):
+            cancel[0] = 1
+            original(self, *arguments)
+            raise AssertionError("the kernel did not stop")
+
+        monkeypatch.setattr(Attention, where, stop)
+        experiment = _experiment(
+            32, 2, 9, None, 1, "sqrt_dk", "xavier_normal", "rms", 1.0, 0.0, False, 0, True
+        )
+        worker = experiment.worker()
+        assert worker.run(0, 2, cancel) is False
+        assert worker.record().columns[0].finite == 0
+
+    def test_products_stop(self):
+        experiment = _experiment(
+            32, 2, 9, None, 1, "sqrt_dk", "xavier_normal", "rms", 1.0, 0.0, False, 0, True
+        )
+        assert experiment.worker().run(0, 1, np.ones(1, np.int32)) is False
 
 
 class TestSameBits:
@@ -569,8 +604,14 @@ class TestArguments:
             ({"norm": 1}, TypeError, "norm must be"),
             ({"x_std": -1}, ValueError, "x_std must not be negative, got -1"),
             ({"x_std": math.nan}, ValueError, "x_std"),
+            ({"correlation": -0.1}, ValueError, "correlation must be from 0 to 1; got -0.1"),
+            (
+                {"scaling": "constant(1e300)"},
+                ValueError,
+                r"scaling constant\(c=1e\+300\): scale=1e",
+            ),
+            ({"scaling": "learned(1e-300)"}, ValueError, "a number that float32 can hold"),
             ({"correlation": 1.1}, ValueError, "correlation must be from 0 to 1; got 1.1"),
-            ({"correlation": -0.1}, ValueError, "correlation must not be negative"),
             ({"causal": 1}, TypeError, "causal must be True or False; got 1"),
             ({"backward": "yes"}, TypeError, "backward must be True or False"),
             ({"trials": 0}, ValueError, "trials must be a positive integer"),

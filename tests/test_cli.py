@@ -94,6 +94,16 @@ def test_propagate_by_gram(capsys, tmp_path):
     assert "use method='dense'" in " ".join(err.split())
 
 
+def test_propagate_correlated_inputs(capsys, tmp_path):
+    path = tmp_path / "alike.json"
+    options = (*SMALL, "--init", "kaiming_normal", "--correlation", "0.5", "--json", path)
+    code, out, _ = run(capsys, "propagate", *options)
+    assert code == 0
+    assert "correlation 0.5" in out
+    assert ic.Propagation.load(path).spec["correlation"] == 0.5
+    assert run(capsys, "propagate", *SMALL, "--correlation", "-0.5")[0] == 2
+
+
 def test_without_options_it_compares_four_initializers(monkeypatch, capsys):
     module = importlib.import_module("initcore.cli.propagate")
     asked = {}
@@ -123,15 +133,9 @@ def test_the_table_holds_what_the_library_measures(capsys):
     assert code == 0
     assert result.label in out
     assert out.rstrip().endswith(result.verdict)
-    rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["4"]]
-    second, se, predicted, post, mean, variance = map(float, rows[-1][1:7])
-    for shown, true in [
-        (second, result.pre.second_moment), (se, result.pre.se.second_moment),
-        (predicted, result.theory.pre.second_moment), (post, result.post.second_moment),
-        (mean, result.post.mean), (variance, result.post.variance),
-    ]:  # fmt: skip
-        assert shown == pytest.approx(true[3], rel=0.06)
-    assert rows[-1][7:] == [f"{100 * result.post.zero_fraction[3]:.1f}", "%"]
+    for _, rows in result.tables():
+        for row in rows:
+            assert " ".join(row) in " ".join(out.split())
 
 
 def test_saturation_is_shown_where_nothing_is_zero(capsys):
@@ -420,7 +424,7 @@ def test_a_bias_finds_its_weight_by_name(tmp_path, capsys):
     np.save(x, np.zeros((2, 3)))
     _, out, _ = run(capsys, "chain", "--weights", path, "--input", x)
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
-    assert (float(rows["W1"][2]), float(rows["W2"][2])) == (4, 4)
+    assert (rows["W1"][-1], rows["W2"][-1]) == ("4.000", "4.000")
 
 
 W, B = np.zeros((5, 7)), np.zeros(5)

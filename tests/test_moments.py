@@ -173,6 +173,26 @@ def test_layout_does_not_matter(rng):
         assert scalar(ic.moments(same).mean) == scalar(expected.mean)
 
 
+@pytest.mark.parametrize("shape", [(2, 1), (7, 65), (16, 16), (65, 7), (33, 1), (3, 4, 5), (40,)])
+def test_cosine_of_an_array(rng, shape, dtype):
+    """The bits of the reference, and those that `chain` has of the same rows."""
+    x = rng.normal(0.2, 1, size=shape).astype(dtype)
+    rows = x.reshape(-1, 1) if x.ndim < 2 else x.reshape(-1, x.shape[-1])
+    cosine = scalar(ic.moments(x).cosine)
+    assert cosine == reference.mean_cosine(rows.T)
+    n = rows.shape[1]
+    _, layers = ic.chain(rows, [np.eye(n, dtype=dtype)], activation="linear")
+    assert cosine == layers.pre.cosine[0]
+
+
+def test_cosine_of_known_arrays():
+    assert np.isnan(scalar(ic.moments(np.ones((1, 5))).cosine))
+    assert np.isnan(scalar(ic.moments(np.ones((0, 5))).cosine))
+    assert np.isnan(scalar(ic.moments([[1.0, np.inf], [1, 2]]).cosine))
+    assert scalar(ic.moments([[3, 0], [0, 0], [5, 0]]).cosine) == 1
+    assert scalar(ic.moments(np.array([[3, 0], [0, 4]], np.float16)).cosine) == 0
+
+
 def test_fractions_of_an_array():
     stats = ic.moments(np.array([0.0, -0.0, np.nan, np.inf, 1, 2, 3, 4]))
     assert scalar(stats.zero_fraction) == 0.25

@@ -3,13 +3,14 @@
 
 import math
 import pickle
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import initcore as ic
-from initcore.results.text import measured
+from initcore.results.text import measured, number
 
 
 def near(measured, se, expected, sigmas=5.0):
@@ -148,15 +149,77 @@ class TestVerdicts:
         chain = {"widths": [64] * 6, "init": "normal(std=1)", "trials": 20}
         result = ic.propagate(**chain, activation="tanh")
         assert result.outcome == "saturates"
-        assert "% of layer 5" in result.verdict
-        assert ic.propagate(**chain, activation="tanh", last="linear").verdict.endswith("layer 4")
+        assert "% of layer 5; a gain of 1.593 would hold E[h²] at 1" in result.verdict
+        assert "% of layer 4;" in ic.propagate(**chain, activation="tanh", last="linear").verdict
         assert ic.propagate(**chain, activation="relu").outcome == "explodes"
 
-    def test_advice_is_for_activations_that_scaling_passes_through(self):
+    def test_a_scale_is_advised_where_the_activation_lets_it_through(self):
         chain = {"widths": [64] * 11, "init": "normal(std=0.01)", "trials": 20}
-        assert "would hold" not in ic.propagate(**chain, activation="tanh").verdict
-        assert "would hold" in ic.propagate(**chain, activation="leaky_relu(0.2)").verdict
+        assert ".scaled(" not in ic.propagate(**chain, activation="tanh").verdict
+        assert ".scaled(" in ic.propagate(**chain, activation="leaky_relu(0.2)").verdict
         assert "would hold" not in ic.propagate(**chain, bias="ones").verdict
+
+    def test_a_scale_is_advised_for_either_direction(self):
+        """Where a chain narrows by half a layer, fan_in and fan_out are √2 apart."""
+        chain = {"widths": [256, 128, 64, 32, 16], "init": "xavier_normal", "backward": True}
+        result = ic.propagate(**chain, trials=40)
+        forward, backward = result.verdict.split("; gradient ")
+        # 2 fan_in / (fan_in + fan_out) = 4/3, of which relu leaves half; backward it is 2/3.
+        assert f"; .scaled({1.5**0.5:.4g}) would hold" in forward
+        assert f"; .scaled({3**0.5:.4g}) would hold" in backward
+        assert "a gain of" not in result.verdict
+
+    def test_gains_are_advised_where_there_is_no_such_scale(self):
+        """At E[h²] = 1 tanh holds forward with σ_w² = 1/E φ², backward with 1/E φ′², and both on
+        the edge of chaos, where biases make up the difference."""
+        chain = {"widths": [200] * 21, "activation": "tanh", "trials": 60, "batch": 8}
+        result = ic.propagate(**chain, init="lecun_normal", backward=True)
+        forward, backward = result.verdict.split("; gradient ")
+        assert forward.endswith("; a gain of 1.593 would hold E[h²] at 1")
+        assert backward.endswith(
+            "; at E[h²] = 1 it would hold with a gain of 1.467, E[h²] with 1.593 "
+            "(σ_w² ×1.178 apart), both with 1.467 and biases of std 0.3885"
+        )
+        edge = ic.theory.edge_of_chaos("tanh", 1.0)
+        assert [f"{v**0.5:.4g}" for v in edge] == ["1.467", "0.3885"]
+        held = ic.propagate(**chain, init="lecun_normal().scaled(1.593)", backward=True)
+        assert held.outcome == "holds"
+        assert held.pre.second_moment[-1] == pytest.approx(1, abs=0.05)
+        assert held.grad_outcome == "explodes"
+        # 10 layers down from where E[h²] has come to 1
+        both = ic.propagate(
+            **chain, init="lecun_normal().scaled(1.467)", bias="normal(0.3885)", backward=True
+        )
+        assert both.outcome == "holds"
+        assert both.pre.second_moment[-1] == pytest.approx(1, abs=0.05)
+        for passed, bound in ((both, 0.02), (held, 0.02)):
+            top, below = passed.grad_pre.second_moment[[18, 8]]
+            factor = (below / top) ** 0.1
+            assert factor == pytest.approx(1 if passed is both else 1.178, abs=bound)
+
+    def test_a_gain_that_would_not_stay_is_said_not_to(self):
+        """gelu's E[h²] = 1 is a fixed point from which every deviation grows."""
+        result = ic.propagate([400] * 4, activation="gelu", init="lecun_normal", trials=30)
+        assert result.outcome == "decays"
+        wanted = "; a gain of 1.534 would hold E[h²] at 1, but deviations would grow ×1.144 a layer"
+        assert result.verdict.endswith(wanted)
+
+    def test_inputs_that_become_alike_are_said_to(self):
+        """sigmoid: c′ = (σ_w² E φ(√q u) φ(√q v))/(σ_w² E φ²) brings them together in a few layers;
+        tanh without biases keeps them apart, and one input is like no other."""
+        chain = {"widths": [300] * 7, "init": "lecun_normal", "trials": 20}
+        q, c, cosines = 1.0, 0.0, [0.0]
+        for _ in range(5):
+            c = ic.theory.correlation_map("sigmoid", c, 1.0, 0.0, q)
+            q = ic.theory.predict([300, 300, 300], activation="sigmoid", init="lecun_normal",
+                                  input_second_moment=q).post.second_moment[0]  # fmt: skip
+            cosines.append(c)
+        first = next(layer for layer, c in enumerate(cosines, 1) if c > 0.99)
+        assert 1 < first < 6
+        words = f"; inputs are alike from layer {first}: mean cosine of h above 0.99"
+        assert ic.propagate(**chain, activation="sigmoid", batch=2).verdict.endswith(words)
+        for alone in ({"activation": "tanh"}, {"activation": "sigmoid", "batch": 1}):
+            assert "alike" not in ic.propagate(**chain, **alone).verdict
 
     def test_too_little_to_judge(self):
         one_trial = ic.propagate([16] * 6, trials=1)
@@ -310,13 +373,16 @@ class TestBackward:
         assert result.grad_outcome == "vanishes"
         assert "gradient vanishes: exactly 0 from layer 2" in result.verdict
 
-    def test_a_table_shows_both(self):
+    def test_a_table_of_its_own(self):
         result = ic.propagate([8] * 3, trials=3, backward=True)
-        heading, by_h, by_x = str(result).splitlines()[1:4]
-        assert heading.split()[-4:] == ["gradient", "±", "s.e.", "predicted"]
-        for row, side in ((by_h, result.grad_pre), (by_x, result.grad_post)):
-            shown = measured(side.second_moment[0], side.se.second_moment[0])
-            assert row.rpartition("  ")[0].rstrip().endswith(shown)
+        assert "∂" not in str(replace(result, spec={**result.spec, "backward": False}))
+        caption = "backward, from a standard normal gradient by the last x:"
+        lines = str(result).splitlines()
+        row = " ".join(lines[lines.index(caption) + 2].split())
+        for stats in (result.grad_pre, result.grad_weight):
+            assert measured(stats.second_moment[0], stats.se.second_moment[0]) in row
+        for stats in (result.grad_post, result.theory.grad_pre, result.theory.grad_weight):
+            assert f" {number(stats.second_moment[0])}" in row
 
 
 class TestLogEnergy:
@@ -468,7 +534,7 @@ class TestResults:
         assert np.array_equal(double.pre.second_moment, [4, 16] * single.pre.second_moment)
         lines = str(comparison).splitlines()
         assert "kaiming_normal().scaled(2" in lines[1]
-        assert lines[-3].startswith("kaiming_normal() ")
+        assert sum(line.startswith("kaiming_normal() ") for line in lines) == 1
         assert "<table>" in comparison._repr_html_()
 
 
@@ -483,7 +549,7 @@ class TestArguments:
             ({"widths": [3, 2.0]}, TypeError, r"widths\[1\] must be a positive integer; got 2.0"),
             ({"widths": [True, 2]}, TypeError, r"widths\[0\]"),
             ({"batch": 0}, ValueError, "batch must be a positive integer; got 0"),
-            ({"batch": None}, TypeError, "batch"),
+            ({"batch": 2.0}, TypeError, "batch must be a positive integer; got 2.0"),
             ({"trials": 0}, ValueError, "trials must be a positive integer; got 0"),
             ({"trials": 1.5}, TypeError, "trials"),
             ({"trials": True}, TypeError, "trials"),

@@ -38,7 +38,9 @@ SPEC = {
     "bias": None,
     "norm": None,
     "residual": None,
+    "x": None,
     "batch": 8,
+    "correlation": 0.0,
     "dtype": "float64",
     "backward": False,
     "method": "dense",
@@ -404,12 +406,41 @@ class TestText:
         text = str(chain_result(states_of([1.0, 2.0])))
         lines = text.splitlines()
         assert lines[0].startswith("kaiming_normal(): 2 layers, widths 4, 3, 2, relu, batch 8")
-        assert "second moment ± s.e." in lines[1]
-        assert lines[1].split()[-2:] == ["dead", "cosine"]
-        assert max(map(len, lines[1:-1])) <= 100
-        assert lines[2].split()[:2] == ["1", "h"]
-        assert lines[3].split()[0] == "x"
+        assert lines[1].split("  ")[:3] == ["layer", "E[h²] ± s.e.", "theory"]
+        assert lines[2].split()[0] == "1"
         assert lines[-1].startswith("holds: second moment ×")
+
+    def test_the_widest_table_and_the_longest_sentence_fit_100_columns(self):
+        """Of what is so small that every number has an exponent; with medians, gradients, shares,
+        dead and overflowed trials."""
+        tiny = states_of([0.0, 1e-40, 1e-50, 1e-60], n_layers=120)
+        tiny[..., 12] = -0.5  # the cosine
+        tiny[..., 4], tiny[..., 10] = 24, 12  # zeros, entries of dead units
+        accumulator = ChainAccumulator(120, backward=True)
+        inputs = np.zeros((4, MOMENTS))
+        inputs[:, :3] = 1, 1, 0
+        accumulator.add_states(tiny, inputs, np.concatenate([tiny, tiny[:, :, :1]], axis=2))
+        stats = LayerStats(*np.full((3, 120), 1.2345e-101))
+        changes = {"widths": [1000] * 121, "batch": 8, "backward": True}
+        result = Propagation(
+            spec={**SPEC, **changes, "init": ["kaiming_normal(mode='fan_out').scaled(2)"] * 120},
+            seed=7,
+            trials=(range(4),),
+            record=accumulator.record(),
+            theory=ChainLayers(stats, stats, stats, stats, stats),
+        )
+        lines = str(result).splitlines()
+        assert max(map(len, lines)) <= 100
+        text = " ".join(str(result).split())
+        for words in (
+            "E[h²] ± s.e. theory median cosine E[x²] mean x x = 0 dead units",
+            "E[(∂/∂h)²] ± s.e. theory median E[(∂/∂x)²] E[(∂/∂W)²] ± s.e. theory",
+            "median: half of the networks lie below it",
+            "h is 0 in 1 of 4 trials by layer 120, the first at layer 1: the mean counts them",
+            "the gradient by h is 0 in 1 of 4 trials by layer 1, the first at layer 120",
+        ):
+            assert words in text
+            assert words.split(" ± ")[0] in result._repr_html_()
 
     def test_chosen_layers(self):
         assert text.chosen_layers(8) == list(range(1, 9))
@@ -424,7 +455,7 @@ class TestText:
 
     def test_arrays_of_trials_and_of_no_layers(self):
         stats = LayerStats.from_states(np.ones((3, 2, MOMENTS)))
-        assert len(str(ChainLayers(stats, stats)).splitlines()) == 5
+        assert len(str(ChainLayers(stats, stats)).splitlines()) == 3
         assert len(str(LayerStats.from_states(np.ones(MOMENTS))).splitlines()) == 2
 
     def test_numbers(self):

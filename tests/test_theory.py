@@ -8,7 +8,7 @@ import pytest
 
 from initcore.activations import activation
 from initcore.initializers import constant, kaiming_normal, normal, torch_linear, uniform
-from initcore.theory import fixed_point, predict
+from initcore.theory import correlation_map, fixed_point, predict
 
 
 def test_one_linear_layer():
@@ -352,3 +352,96 @@ def test_a_layer_takes_one_expectation():
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         predict(**{"widths": [4, 4, 4], **arguments})
+
+
+class TestCosines:
+    """Of two rows of the batch, from their correlation at the input."""
+
+    @pytest.mark.parametrize("name", ["relu", "tanh", "gelu", "selu", "erf", "sin", "softsign"])
+    @pytest.mark.parametrize("correlation", [-0.4, 0.5, 0.98])
+    def test_layers_follow_the_correlation_map(self, name, correlation):
+        """c of h goes to correlation_map(c), by its two-dimensional quadrature, layer by layer."""
+        result = predict(
+            [100] * 4, activation=name, init="normal(0.12)", bias="normal(0.3)",
+            correlation=correlation,
+        )  # fmt: skip
+        w, b = 100 * 0.12**2, 0.09
+        c = (w * correlation + b) / (w + b)
+        q = result.pre.second_moment
+        for layer in range(3):
+            assert result.pre.cosine[layer] == pytest.approx(c, abs=1e-5)
+            mapped = float(correlation_map(name, c, w, 0, q[layer]))
+            assert result.post.cosine[layer] == pytest.approx(mapped, abs=1e-5)
+            c = float(correlation_map(name, c, w, b, q[layer]))
+
+    def test_what_has_kinks_elsewhere(self):
+        result = predict([100] * 4, activation="hardtanh", init="normal(0.15)", correlation=0.9)
+        c, w = 0.9, 2.25
+        for layer in range(3):
+            assert result.pre.cosine[layer] == pytest.approx(c, abs=3e-4)
+            c = float(correlation_map("hardtanh", c, w, 0, result.pre.second_moment[layer]))
+
+    def test_a_bias_of_known_mean(self):
+        """relu of h > 0 alone is h: E φφ′ = μ² + q c, the cosine (μ² + qc)/(μ² + q)."""
+        result = predict(
+            [100, 9], activation="relu", init="normal(0.01)", bias="constant(1.0)", correlation=0.3
+        )
+        q = 0.01
+        assert result.pre.cosine == pytest.approx([(1 + 0.3 * q) / (1 + q)], rel=1e-14)
+        assert result.post.cosine == pytest.approx([(1 + 0.3 * q) / (1 + q)], rel=1e-7)
+
+    @pytest.mark.parametrize("norm", ["rms", "layer"])
+    def test_norms(self, norm):
+        """rms keeps the cosine of what it gets; layer leaves that of the deviations from the
+        mean."""
+        result = predict([100] * 3, init="normal(0.1)", norm=norm, correlation=0.4)
+        post = result.post
+        expected = post.cosine[0]
+        if norm == "layer":
+            mean2, energy = post.mean[0] ** 2, post.second_moment[0]
+            expected = (expected * energy - mean2) / (energy - mean2)
+        assert result.pre.cosine == pytest.approx([0.4, expected], rel=1e-12)
+
+    def test_residual_branches_add_what_they_have_in_common(self):
+        """x + m φ(h) of a linear φ: (c E x² + m² w c E x²)/(E x² + m² w E x²) = c, and with a bias
+        of variance b (c + m²(w c + b))/(1 + m²(w + b))."""
+        chain = {"widths": [100] * 2, "activation": "linear", "init": "normal(0.1)"}
+        result = predict(**chain, residual=0.5, correlation=0.3)
+        assert result.post.cosine == pytest.approx([0.3], rel=1e-14)
+        result = predict(**chain, residual=0.5, correlation=0.3, bias="normal(2.0)")
+        expected = (0.3 + 0.25 * (0.3 + 4)) / (1 + 0.25 * 5)
+        assert result.post.cosine == pytest.approx([expected], rel=1e-14)
+        shifted = predict([4, 4], activation="relu", init="zeros", bias="ones", residual=True)
+        assert shifted.post.cosine == pytest.approx([1 / 2], rel=1e-14)
+
+    def test_rows_that_are_equal_stay_so_and_one_row_has_none(self):
+        result = predict([50] * 4, activation="gelu", correlation=1.0, backward=True)
+        assert result.pre.cosine.tolist() == result.post.cosine.tolist() == [1, 1, 1]
+        assert result.grad_pre.cosine.tolist() == [0, 0, 0]
+        result = predict([50] * 4, activation="gelu", batch=1, backward=True)
+        for side in (result.pre, result.post, result.grad_pre, result.grad_post):
+            assert np.isnan(side.cosine).all()
+        zeros = predict([50] * 2, init="zeros")
+        assert np.isnan(zeros.pre.cosine).all()
+
+    def test_inputs_that_are_known(self):
+        x = np.array([[3.0, 1.0], [1.0, 3.0]])  # mean 2, E x² = 5, cosine 6/10
+        result = predict([2, 7], activation="linear", init="normal(0.5)", x=x)
+        assert result.pre.second_moment == pytest.approx([2 * 0.25 * 5], rel=1e-15)
+        assert result.pre.cosine == pytest.approx([0.6], rel=1e-15)
+        layer = predict([2, 7], activation="linear", init="normal(0.5)", x=x, norm="layer")
+        assert layer.pre.second_moment == pytest.approx([0.5], rel=1e-15)
+        assert layer.pre.cosine == pytest.approx([-1], rel=1e-15)
+
+    @pytest.mark.parametrize(
+        ("change", "error"),
+        [({"correlation": 1.1}, ValueError), ({"correlation": np.nan}, ValueError),
+         ({"correlation": "0"}, TypeError), ({"x": np.ones((2, 3)) * 1j}, TypeError)],
+    )  # fmt: skip
+    def test_refused(self, change, error):
+        with pytest.raises(error, match=next(iter(change))):
+            predict([3, 3], **change)
+
+    def test_gradients_that_explode_are_predicted_in_silence(self):
+        result = predict([2] * 100, activation="relu2", init="normal(9)", backward=True)
+        assert not np.isfinite(result.grad_pre.second_moment[0])

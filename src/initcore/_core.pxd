@@ -44,6 +44,7 @@ cdef extern from "initcore.h" nogil:
         const ic_layer *layers
         int backward
         ic_source output_gradient
+        const ic_source *common
 
     ctypedef struct ic_gradients:
         void *input
@@ -103,6 +104,8 @@ cdef extern from "initcore.h" nogil:
         void (*activate_f64)(const double *, double *, size_t, int, double, int) noexcept nogil
         void (*moments_f32)(const float *, size_t, size_t, ic_moments *) noexcept nogil
         void (*moments_f64)(const double *, size_t, size_t, ic_moments *) noexcept nogil
+        double (*cosine_f32)(const float *, size_t, size_t, double *) noexcept nogil
+        double (*cosine_f64)(const double *, size_t, size_t, double *) noexcept nogil
         int (*chain_f32)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,
                          ic_moments *, float *, void *, const int32_t *) noexcept nogil
         int (*chain_f64)(const ic_kernels *, const ic_chain *, uint64_t, ic_moments *,

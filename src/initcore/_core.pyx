@@ -52,16 +52,19 @@ cdef class Chain:
     `activations` are (kernel id, parameter, saturation threshold). With an `output_gradient`, which
     is a source like the input, it can also be run backward. `norms`: 0, RMS_NORM or LAYER_NORM a
     layer; `residuals`: the multiplier of a layer's branch, None of a layer without skip; or None.
+    `common`, drawn, is a row (n_in) that is added to every row of the input.
     """
 
     cdef ic_chain chain
     cdef ic_layer *layers
+    cdef ic_source common
     cdef list buffers
     cdef readonly str dtype
     cdef readonly tuple norms
 
     def __cinit__(self, str dtype, uint64_t seed, size_t batch, widths, activations, input,
-                  weights, biases, output_gradient=None, norms=None, residuals=None):
+                  weights, biases, output_gradient=None, norms=None, residuals=None,
+                  tuple common=None):
         cdef size_t n_layers = len(widths) - 1
         cdef size_t l
         self.dtype = dtype
@@ -78,6 +81,9 @@ cdef class Chain:
         self.chain.backward = output_gradient is not None
         if output_gradient is not None:
             self.bind(&self.chain.output_gradient, output_gradient)
+        if common is not None:
+            self.bind(&self.common, common)
+            self.chain.common = &self.common
         for l in range(n_layers):
             self.layers[l].n_in = widths[l]
             self.layers[l].n_out = widths[l + 1]
@@ -339,6 +345,22 @@ cdef class Kernels:
                     self.k.moments_f32(&x[0, 0], units, batch, <ic_moments *>&state[0])
                 else:
                     self.k.moments_f64(&x[0, 0], units, batch, <ic_moments *>&state[0])
+
+    def cosine(self, const real[:, :, ::1] x, size_t batch, double[::1] scales):
+        """The mean cosine of two rows of a batch in panels, x (panels, units, 16); scales (16 a
+        panel) is scratch."""
+        check_fields(x.shape[2], 16)
+        check_fields(scales.shape[0], 16 * x.shape[0])
+        cdef size_t units = x.shape[1]
+        cdef double found
+        if not units or not batch or batch > <size_t>scales.shape[0]:
+            raise ValueError(f"{x.shape[0]} panels of {units} units have no batch of {batch}")
+        with nogil:
+            if real is float:
+                found = self.k.cosine_f32(&x[0, 0, 0], units, batch, &scales[0])
+            else:
+                found = self.k.cosine_f64(&x[0, 0, 0], units, batch, &scales[0])
+        return found
 
     def chain_workspace(self, Chain chain not None):
         """Bytes of scratch that `chain` needs, one a thread."""

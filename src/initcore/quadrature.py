@@ -204,6 +204,32 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
         return panels.mean(panels.slopes(1.0) ** 2)
 
 
+_HERMITE_ORDERS = 128
+
+
+class _HermiteRule(NamedTuple):
+    nodes: Array  # z (n,)
+    polynomials: Array  # (n, orders): f(z) @ polynomials are the coefficients
+    orders: Array  # 0, 1, ...
+
+
+@functools.cache
+def hermite_rule() -> _HermiteRule:
+    """Nodes z for E f(z) He_k(z)/√k!, z ~ N(0, 1), the coefficients of f in normed Hermite
+    polynomials, k < 128; on fixed panels, cut at 0, for an f with kinks 5 digits of √E f²."""
+    rule = legendre_rule()
+    half = 0.25
+    left = np.arange(-9.0, 9.0, 2.0 * half)[:, None]
+    nodes = (left + half * (1.0 + rule.nodes)).ravel()
+    weights = np.tile(half * rule.weights, len(left)) * np.exp(-0.5 * nodes * nodes)
+    rows = [np.full_like(nodes, 1.0), nodes]
+    for k in range(1, _HERMITE_ORDERS - 1):
+        rows.append((nodes * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
+    orders = np.arange(len(rows), dtype=np.float64)
+    polynomials = np.array(rows) * (weights / math.sqrt(2.0 * math.pi))
+    return _HermiteRule(nodes, np.ascontiguousarray(polynomials.T), orders)
+
+
 # Two correlated Gaussians
 
 _INNER_Z = np.array([0.0, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0, 12.5])

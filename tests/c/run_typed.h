@@ -84,6 +84,13 @@ static void T(run_moments)(const ic_kernels *k) {
             k->T(moments)(x, units, batch, &state);
             T(take_moments)(&state, 1);
             free(x);
+            const size_t panels = (batch + 15) / 16;
+            double *scales = buffer(16 * panels, sizeof *scales);
+            x = T(inputs)(16 * panels * units);
+            const double cosine = k->T(cosine)(x, units, batch, scales);
+            take_f64(&cosine, 1);
+            free(x);
+            free(scales);
         }
 }
 
@@ -159,6 +166,8 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
     ic_layer layers[T(LAYERS)];
     REAL *arrays[2 * T(LAYERS) + 1] = {NULL};
     ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers, 0, {NULL, 0, normal, 20}};
+    const ic_source common = {NULL, 0, normal, 21};
+    if (!stored && batch % 2) chain.common = &common;
     if (stored) {
         arrays[0] = T(matrix)(batch, n_in, n_in + 2);
         chain.input.data = arrays[0];

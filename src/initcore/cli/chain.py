@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from initcore.activations import activation as activation_of
 from initcore.cli.common import JsonFile, Seed, check_output, checked_seed, console, option
-from initcore.cli.tables import layer_table
 from initcore.initializers import normal
 from initcore.kernels.chain import chain as chain_of
+from initcore.results.layers import layer_table
 from initcore.results.records import save
+from initcore.results.text import text_table
 from initcore.specifications import split_top_level
 
 # What a damaged, encrypted or foreign member of an archive makes NumPy and zipfile raise.
@@ -128,7 +129,7 @@ def chain(
         record = {"format": "initcore.chain", "version": 1, "layers": names, **measured.to_dict()}
         with option("--json"):
             save(json_file, record)
-    console().print(layer_table(title, measured, names=names))
+    console().print(text_table(title, layer_table(measured, names=names), ""), soft_wrap=True)
 
 
 def read_layers(path: Path) -> list[Layer]:

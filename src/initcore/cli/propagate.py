@@ -26,10 +26,10 @@ from initcore.cli.common import (
     progress_bar,
     write_results_files,
 )
-from initcore.cli.tables import layer_table
 from initcore.experiments.chain import compare_inits
 from initcore.initializers import initializer
 from initcore.results.propagation import Comparison, Propagation
+from initcore.results.text import text_table
 from initcore.specifications import split_top_level
 
 DEFAULT_WIDTH = 512
@@ -77,6 +77,9 @@ def propagate(
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Standard normal inputs a trial.")] = 32,
+    correlation: Annotated[
+        float, typer.Option(metavar="X", min=0, max=1, help="Of any two inputs.")
+    ] = 0.0,
     trials: Annotated[int, typer.Option(min=1, help="Independent draws of everything.")] = 100,
     backward: Annotated[
         bool,
@@ -123,6 +126,7 @@ def propagate(
             norm=None if norm is None else str(norm),
             residual=multipliers,
             batch=batch,
+            correlation=correlation,
             trials=trials,
             seed=seed,
             backward=backward,
@@ -142,9 +146,14 @@ def _show(results: Comparison, quiet: bool) -> None:
         first: Propagation = results[0]
         out.print(first.title.removeprefix(f"{first.label}: "))
         for result in results:
-            table = layer_table(result.label, result.layers, theory=result.theory)
-            out.print(table)
-            out.print()
+            out.print(Text(result.label, "bold"))
+            for caption, rows in result.tables():
+                out.print(text_table(caption, rows, ""), soft_wrap=True)
+                out.print()
+            notes = result.notes()
+            if notes:
+                out.print("\n".join(notes), soft_wrap=True)
+                out.print()
     for result in results:
         out.print(Text.assemble((result.label, "bold"), " ", result.verdict), soft_wrap=True)
 

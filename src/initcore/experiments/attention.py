@@ -23,6 +23,7 @@ from initcore.experiments.arguments import (
 from initcore.experiments.attention_trial import Attention, AttentionExperiment
 from initcore.experiments.chain import InitializerLike
 from initcore.initializers import initializer, normal
+from initcore.kernels.arrays import FLOAT32, check_finite_in
 from initcore.results.attention import (
     WEIGHTS,
     AttentionPropagation,
@@ -245,9 +246,9 @@ def _experiment(
     if len(inits) != len(WEIGHTS):
         accepted = f"one, or a list of {len(WEIGHTS)}, for W_Q, W_K, W_V and W_O"
         raise refused("init", init, accepted, is_value=True)
-    share = non_negative_number("correlation", correlation)
-    if share > 1:
-        raise ValueError(f"correlation must be from 0 to 1; got {correlation!r}")
+    share = finite_number("correlation", correlation)
+    if not 0 <= share <= 1:
+        raise refused("correlation", correlation, "from 0 to 1", is_value=True)
     chosen = scaling(scale)
     experiment = AttentionExperiment(
         **checked,
@@ -261,7 +262,10 @@ def _experiment(
         backward=flag("backward", backward),
         seed=check_seed(seed),
     )
-    finite_number("scaling", experiment.effect.logits)
+    try:
+        check_finite_in(FLOAT32, experiment.effect.logits)
+    except ValueError as error:
+        raise ValueError(f"scaling {chosen!r}: {error}") from None
     for which in WEIGHTS:  # a law that a shape does not admit is refused here
         text, shape = weight_law(experiment.spec, experiment.effect, which)
         initializer(text).std(shape)

@@ -260,9 +260,9 @@ class AttentionWorker:
         self._experiment = e = experiment
         self._cancel = np.zeros(1, np.int32)
         self._attention = Attention(e)
-        self._tokens = e.batch * e.seq
-        self._normalized = np.empty((self._tokens, e.d_model), np.float32)
-        self._head_output = np.empty((self._tokens, e.n_heads * e.d_k), np.float32)
+        tokens = e.batch * e.seq
+        self._normalized = np.empty((tokens, e.d_model), np.float32)
+        self._head_output = np.empty((tokens, e.n_heads * e.d_k), np.float32)
         self._projections = [_Projection(e, which, self._normalized) for which in WEIGHTS[:3]]
         self._last = _Projection(e, WEIGHTS[3], self._head_output)
         self._sums = Accumulator(ALL_COLUMNS if e.backward else FORWARD_COLUMNS, 0, (0, 0))
@@ -307,15 +307,15 @@ class AttentionWorker:
         """Tokens (batch·seq, d_model), those of a sequence with the given correlation."""
         e = self._experiment
 
-        def draw(std: float, name: str, *shape: int) -> Real:
+        def draw(std: float, name: str, rows: int) -> Real:
+            shape = e.batch, rows, e.d_model
             drawn: Real = normal(std)(shape, seed=e.seed, name=name, trial=trial, threads=1)
             return drawn
 
-        own = draw(e.x_std * math.sqrt(1 - e.correlation), "input", e.batch, e.seq, e.d_model)
+        tokens = draw(e.x_std * math.sqrt(1 - e.correlation), "input", e.seq)
         if e.correlation:
-            shared = e.x_std * math.sqrt(e.correlation)
-            own += draw(shared, "input.common", e.batch, 1, e.d_model)
-        return own.reshape(self._tokens, e.d_model)
+            tokens += draw(e.x_std * math.sqrt(e.correlation), "input.common", 1)
+        return tokens.reshape(-1, e.d_model)
 
     def _rows(self, run: Attended) -> tuple[list[float], float, float]:
         """The columns of MEANS, and the second moments of raw and scaled logits."""

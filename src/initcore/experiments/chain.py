@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, dataclass, replace
@@ -11,7 +12,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from initcore import _core, architecture, theory
 from initcore.activations import Activation, activation
@@ -25,10 +26,13 @@ from initcore.experiments.arguments import (
     trial_range,
 )
 from initcore.initializers import Initializer, initializer, normal
+from initcore.kernels.arrays import check_array, contiguous
 from initcore.kernels.chain import run_shared, run_shared_backward, share_trials
 from initcore.laws import Constant, Law, Normal
 from initcore.results.exact import ExactRecord
 from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
+from initcore.results.records import frozen
+from initcore.specifications import finite_number
 from initcore.streams import check_seed, resolve_threads, stream_id
 
 T = TypeVar("T")
@@ -40,7 +44,7 @@ DTYPES = ("float32", "float64")
 METHODS = ("dense", "gram")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChainExperiment:
     """Random chains: everything a trial depends on but its number. Lists have an entry a layer."""
 
@@ -55,6 +59,8 @@ class ChainExperiment:
     seed: int
     backward: bool = False
     method: str = "dense"
+    x: NDArray[Any] | None = None  # (batch, widths[0]) of the dtype, the inputs of every trial
+    correlation: float = 0.0  # of drawn inputs
     trial_threads: int = 1  # how many share one trial; nothing but time depends on it
 
     @property
@@ -67,7 +73,9 @@ class ChainExperiment:
             "bias": _collapse(self.biases),
             "norm": _collapse(self.norms),
             "residual": _collapse(self.residuals),
+            "x": self.x,
             "batch": self.batch,
+            "correlation": self.correlation,
             "dtype": self.dtype,
             "backward": self.backward,
             "method": self.method,
@@ -80,7 +88,7 @@ class ChainExperiment:
         if self.method == "gram":
             passes = 4 if self.backward else 1
             return passes * (
-                sum(self.widths) * lanes * (lanes * 1e-10 + 4e-9)
+                sum(self.widths) * lanes * (lanes * 3e-11 + 1e-9)
                 + len(self.widths) * (1e-6 + self.batch**3 * 1e-10)
             )
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
@@ -116,7 +124,9 @@ class ChainExperiment:
                 (phi.kernel_id, phi.parameter, phi.saturation_threshold)
                 for phi in map(activation, self.activations)
             ],
-            source("input", normal(), self.batch, self.widths[0]),
+            source("input", normal(math.sqrt(1 - self.correlation)), self.batch, self.widths[0])
+            if self.x is None
+            else self.x,
             [
                 source(f"layers.{layer}.{weight}", init, n_out, n_in)
                 for layer, (init, (n_in, n_out)) in enumerate(zip(self.inits, pairs, strict=True))
@@ -132,6 +142,9 @@ class ChainExperiment:
             else None,
             [0 if norm is None else architecture.NORMS[norm] for norm in self.norms],
             self.residuals,
+            common=source("input.common", normal(math.sqrt(self.correlation)), self.widths[0])
+            if self.correlation
+            else None,
         )
 
 
@@ -219,9 +232,11 @@ def propagate(
     init: InitializerLike | Sequence[InitializerLike] = "kaiming_normal",
     bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
     last: ActivationLike | None = None,
+    x: ArrayLike | None = None,
+    batch: int | None = None,
+    correlation: float = 0.0,
     norm: str | Sequence[str | None] | None = None,
     residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
-    batch: int = 32,
     trials: int | range = 100,
     seed: int = 0,
     backward: bool = False,
@@ -231,10 +246,10 @@ def propagate(
     executor: Executor | None = None,
     progress: engine.Progress | None = None,
 ) -> Propagation:
-    """Send standard normal inputs through chains of freshly drawn layers, and measure every layer.
+    """Send inputs through chains of freshly drawn layers, and measure every layer.
 
-    A trial draws a batch of inputs and all weights; a layer is h = norm(x) Wᵀ + b, then x ← φ(h)
-    or, with ``residual=m``, x ← x + m φ(h).
+    A trial draws all weights and, unless ``x`` is given, a batch of standard normal inputs; a layer
+    is h = norm(x) Wᵀ + b, then x ← φ(h) or, with ``residual=m``, x ← x + m φ(h).
 
     Parameters
     ----------
@@ -244,6 +259,15 @@ def propagate(
         One for all layers, or a list of L; ``bias`` (or an entry of it) None is no bias.
     last
         The last layer's activation, if it is another.
+    x
+        The inputs of every trial, (batch, n_0): what :func:`initcore.chain` takes, converted to
+        ``dtype``. None draws standard normal inputs, others in every trial.
+    batch
+        Inputs a trial; None is 32, or the rows of ``x``.
+    correlation
+        Of any two drawn inputs, from 0 to 1: x_b = √(1 − c) own_b + √c common, own_b the stream
+        ``input`` and common, one row a trial, the stream ``input.common``. Below −1/(batch − 1) no
+        inputs have it, and between that and 0 no common row makes it.
     norm
         What the weights see of each input x (a row of the batch): None, x itself; "rms",
         x/√mean x²; "layer", (x − mean x)/√mean (x − mean x)²; or a list of L. There is no gain,
@@ -252,8 +276,6 @@ def propagate(
         None, or the multiplier m of the branch that is added to x: a number, True for 1,
         "1/sqrt(L)", or 0, as ReZero starts, where x passes bit for bit; or a list of L. Such a
         layer is as wide as its input, and its x, in ``post`` and ``grad_post``, is the sum.
-    batch
-        Inputs a trial.
     trials
         How many, or a range with step 1: ``range(200, 400)`` continues a run of 200, whose result
         it can be added to.
@@ -280,8 +302,9 @@ def propagate(
     Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
     """
     experiment = _experiment(
-        widths, activation, init, bias, last, norm, residual, batch, seed, dtype, backward, method
-    )
+        widths, activation, init, bias, last, x, batch, correlation, norm, residual, seed, dtype,
+        backward, method,
+    )  # fmt: skip
     return _propagate(experiment, trial_range(trials), threads, executor, progress)
 
 
@@ -292,9 +315,11 @@ def compare_inits(
     activation: ActivationLike | Sequence[ActivationLike] = "relu",
     bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
     last: ActivationLike | None = None,
+    x: ArrayLike | None = None,
+    batch: int | None = None,
+    correlation: float = 0.0,
     norm: str | Sequence[str | None] | None = None,
     residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
-    batch: int = 32,
     trials: int | range = 100,
     seed: int = 0,
     backward: bool = False,
@@ -314,21 +339,11 @@ def compare_inits(
         raise refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
         _experiment(
-            widths,
-            activation,
-            init,
-            bias,
-            last,
-            norm,
-            residual,
-            batch,
-            seed,
-            dtype,
-            backward,
-            method,
+            widths, activation, init, bias, last, x, batch, correlation, norm, residual, seed,
+            dtype, backward, method,
         )
         for init in inits
-    ]
+    ]  # fmt: skip
     numbers = trial_range(trials)
     return Comparison(
         tuple(
@@ -360,7 +375,9 @@ def _propagate(
         bias=None if set(experiment.biases) == {None} else list(experiment.biases),
         norm=list(experiment.norms),
         residual=list(experiment.residuals),
+        x=experiment.x,
         batch=experiment.batch,
+        correlation=experiment.correlation,
         backward=experiment.backward,
     )
     record = engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
@@ -449,15 +466,42 @@ def _collapse(entries: tuple[Any, ...]) -> Any:
     return entries[0] if len(set(entries)) == 1 else list(entries)
 
 
+def _inputs(x: Any, n_in: int, batch: Any, dtype: str) -> tuple[NDArray[Any] | None, int]:
+    """The inputs of every trial, if they are given, and how many they are."""
+    if x is None:
+        return None, 32 if batch is None else positive("batch", batch)
+    array = check_array("x", x)
+    if array.ndim != 2 or array.shape[1] != n_in or not 1 <= len(array) < 2**32:
+        raise ValueError(f"x must be an array (batch, {n_in}) of one row or more; got shape "
+                         f"{array.shape}")  # fmt: skip
+    if batch is not None and positive("batch", batch) != len(array):
+        accepted = f"left out, or {len(array)} as x has rows,"
+        raise refused("batch", batch, accepted, is_value=True)
+    return frozen(contiguous(array, np.dtype(dtype)), dtype), len(array)
+
+
+def _correlation(correlation: Any, x: Any) -> float:
+    """From 0 to 1, and 0 where the inputs are given."""
+    value = finite_number("correlation", correlation)
+    if not 0 <= value <= 1:
+        accepted = "from 0 to 1 (√c common + √(1 − c) own has no other)"
+        raise refused("correlation", correlation, accepted, is_value=True)
+    if value and x is not None:
+        raise refused("correlation", correlation, "left out where x is given", is_value=True)
+    return value
+
+
 def _experiment(
     widths: Any,
     phi: Any,
     init: Any,
     bias: Any,
     last: Any,
+    x: Any,
+    batch: Any,
+    correlation: Any,
     norm: Any,
     residual: Any,
-    batch: Any,
     seed: Any,
     dtype: Any,
     backward: Any,
@@ -473,6 +517,8 @@ def _experiment(
     activations = _each("activation", phi, n_layers, lambda entry: str(activation(entry)))
     if last is not None:
         activations = (*activations[:-1], _parsed("last", last, lambda one: str(activation(one))))
+    dtype = _dtype(dtype)
+    inputs, batch = _inputs(x, sizes[0], batch, dtype)
     experiment = ChainExperiment(
         sizes,
         activations,
@@ -480,11 +526,13 @@ def _experiment(
         _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
         _each("norm", norm, n_layers, architecture.norm),
         _each("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),
-        positive("batch", batch),
-        _dtype(dtype),
+        batch,
+        dtype,
         check_seed(seed),
         flag("backward", backward),
         _method(method),
+        inputs,
+        _correlation(correlation, x),
     )
     architecture.check_residuals(experiment.residuals, sizes)
     if experiment.method == "gram":
@@ -497,5 +545,5 @@ def _experiment(
         raise MemoryError(
             f"widths up to {max(sizes)} and batch {experiment.batch} need {panels} bytes"
         )
-    experiment.worker()  # a law that a shape does not admit is refused here
+    experiment.chain()  # a law that a shape does not admit is refused here
     return experiment

@@ -15,8 +15,17 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _LIMITS = {FLOAT32: (2.0**-150, (2.0 - 2.0**-24) * 2.0**127), FLOAT64: (0.0, inf)}
 
 
-def check_array(argument: str, value: object) -> npt.NDArray[Any]:
-    """`value` as an array of real numbers (float16/32/64, bfloat16, integers, booleans)."""
+_NUMBERS = "float16, bfloat16, float32, float64, integers and booleans are accepted"
+_MASKS = (
+    "a boolean mask (True takes part) or a floating-point one (added to the logits) is accepted"
+)
+
+
+def check_array(
+    argument: str, value: object, accepted: str = _NUMBERS, kinds: str = "iubf"
+) -> npt.NDArray[Any]:
+    """`value` as an array of real numbers (float16/32/64, bfloat16, integers, booleans), or of some
+    of these kinds, in the words of `accepted`."""
     if type(value) is np.ndarray and value.dtype in _LIMITS:  # most are
         return value
     if isinstance(value, np.ma.MaskedArray):
@@ -25,17 +34,11 @@ def check_array(argument: str, value: object) -> npt.NDArray[Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{argument} is no rectangular array: {error}") from None
-    if not _is_accepted(array.dtype):
-        raise TypeError(
-            f"{argument} has dtype {array.dtype}: "
-            "float16, bfloat16, float32, float64, integers and booleans are accepted"
-        )
+    dtype = array.dtype
+    narrow = dtype.kind in kinds and (dtype.kind != "f" or dtype.itemsize <= 8)
+    if not narrow and dtype.name != "bfloat16":
+        raise TypeError(f"{argument} has dtype {dtype}: {accepted}")
     return array
-
-
-def _is_accepted(dtype: np.dtype[Any]) -> bool:
-    kinds = dtype.kind in "iub" or (dtype.kind == "f" and dtype.itemsize <= 8)
-    return kinds or dtype.name == "bfloat16"
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -85,6 +88,13 @@ def check_number(argument: str, value: object, rule: str) -> float:
     return number
 
 
+def check_flag(argument: str, value: object) -> bool:
+    """A bool: what is only true in a condition, as "no" is, is a mistake."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{argument}={value!r}: True or False is accepted")
+    return bool(value)
+
+
 def check_softcap(softcap: object) -> float:
     """What the kernels call softcap: 0 for None, else positive."""
     rule = "a positive number or None"
@@ -116,17 +126,12 @@ def check_finite_in(real: np.dtype[Any], scale: float, softcap: float = 0.0) -> 
 
 def check_mask(mask: object, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """The mask, boolean or floating-point, with as many axes as the logits' `shape`, each of the
-    same length or 1."""
-    array = np.asarray(mask)
-    if isinstance(mask, np.ma.MaskedArray) or array.dtype.kind not in "bfV":
-        raise TypeError(
-            f"mask has dtype {array.dtype}: a boolean mask (True takes part) "
-            "or a floating-point one (added to the logits) is accepted"
-        )
-    check_array("mask", array)
+    same length or 1: 1 where it is the same all along (a view of `np.broadcast_to`)."""
+    array = check_array("mask", mask, _MASKS, "bf")
     own = (1,) * (len(shape) - array.ndim) + array.shape
     if len(own) != len(shape) or any(m not in (1, n) for m, n in zip(own, shape, strict=True)):
         raise ValueError(
             f"mask has shape {array.shape}: one that broadcasts to {shape} is accepted"
         )
-    return array.reshape(own)
+    once = tuple(slice(0, 1 if stride == 0 else None) for stride in array.strides)
+    return array[once].reshape((1,) * (len(shape) - array.ndim) + array[once].shape)

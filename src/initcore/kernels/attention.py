@@ -17,6 +17,7 @@ from ..streams import parallel, resolve_threads
 from .arrays import (
     check_array,
     check_finite_in,
+    check_flag,
     check_mask,
     check_number,
     check_saturation,
@@ -67,7 +68,7 @@ class _Heads:
 def _check_heads(
     q: npt.ArrayLike,
     k: npt.ArrayLike,
-    v: npt.ArrayLike | None,
+    values: npt.NDArray[Any] | None,
     scale: float | None,
     causal: bool,
     mask: npt.ArrayLike | None,
@@ -85,11 +86,9 @@ def _check_heads(
         )
     if scale is None and d_k == 0:
         raise ValueError("scale=None with d_k 0: a number is accepted where 1/√d_k is none")
-    values = None if v is None else check_array("v", v)
     if values is not None and (values.ndim < 2 or values.shape[:-1] != keys.shape[:-1]):
         raise ValueError(
-            f"v has shape {values.shape}: (*{keys.shape[:-1]}, d_v) is accepted beside k of "
-            f"{keys.shape}"
+            f"v has shape {values.shape}: k's, {keys.shape}, but for the last axis is accepted"
         )
     factor = 1 / sqrt(d_k) if scale is None else check_number("scale", scale, "a finite number")
     cap = check_softcap(softcap)
@@ -139,7 +138,7 @@ def _check_heads(
         index=np.stack([i.ravel() for i in index], axis=1),
         scale=factor,
         softcap=cap,
-        causal=bool(causal),
+        causal=check_flag("causal", causal),
     )
 
 
@@ -269,13 +268,13 @@ def attention(
     Raises:
         TypeError: a dtype or kind that is not accepted. ValueError: a shape or value that is not.
     """
-    heads = _check_heads(q, k, v, scale, causal, mask, softcap)
-    threshold = check_saturation(saturation)
+    heads = _check_heads(q, k, check_array("v", v), scale, causal, mask, softcap)
+    threshold, wanted = check_saturation(saturation), check_flag("stats", stats)
     assert heads.v is not None
     output = np.empty((prod(heads.rows), heads.v.shape[2]), heads.real)
     statistics = _forward(heads, heads.spec(), resolve_threads(threads), output)
     shaped = output.reshape(*heads.rows, output.shape[1])
-    return shaped, _record(heads, statistics, threshold) if stats else None
+    return shaped, _record(heads, statistics, threshold) if wanted else None
 
 
 def attention_backward(
@@ -311,7 +310,7 @@ def attention_backward(
         TypeError: a dtype or kind that is not accepted. ValueError: a shape or value that is not.
     """
     gradient = check_array("dout", dout)
-    heads = _check_heads(q, k, v, scale, causal, mask, softcap, gradient)
+    heads = _check_heads(q, k, check_array("v", v), scale, causal, mask, softcap, gradient)
     assert heads.v is not None
     n_heads, kernels, count = prod(heads.lead), _core.default(), resolve_threads(threads)
     (_, queries, d_k), (_, keys, d_v) = heads.q.shape, heads.v.shape

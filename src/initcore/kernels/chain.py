@@ -417,9 +417,9 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         x: any shape; float16, bfloat16, float32, float64 or integers.
 
     Returns:
-        LayerStats of 0-d float64 arrays, of which saturated_fraction and cosine are unknown; a unit
-        is an entry of the last axis, the batch all others (of 0 or 1 axes all). Of an array
-        (batch, n) they have the bits that `chain` gives for those activations.
+        LayerStats of 0-d float64 arrays, of which saturated_fraction is unknown; a unit is an entry
+        of the last axis, the batch all others (of 0 or 1 axes all). Of an array (batch, n) they
+        have the bits that `chain` gives for those activations. The cosine takes a copy of x.
     """
     array = check_array("x", x)
     real = compute_dtype(array.dtype)
@@ -431,7 +431,14 @@ def moments(x: npt.ArrayLike) -> LayerStats:
         for start in range(0, n, step):
             units = contiguous(rows[:, start : start + step].T, real)
             _core.default().moments(units, state)
-    state[-1] = np.nan  # the cosine, which takes whole layers
+        panels = np.zeros(((batch + 15) // 16, n, 16), real)
+        lanes = panels.swapaxes(1, 2)  # (., 16, n): the batch, 16 rows a panel
+        whole = batch // 16
+        with np.errstate(over="ignore"):
+            lanes[:whole] = rows[: 16 * whole].reshape(whole, 16, n)
+            lanes[whole:, : batch % 16] = rows[16 * whole :]
+        scales = np.empty(16 * len(panels))
+        state[-1] = _core.default().cosine(panels, batch, scales)
     return LayerStats.from_states(state, activation=True)
 
 

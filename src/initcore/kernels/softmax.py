@@ -16,6 +16,7 @@ from ..streams import blocks, check_output, parallel, resolve_threads
 from .arrays import (
     check_array,
     check_finite_in,
+    check_flag,
     check_mask,
     check_number,
     check_saturation,
@@ -96,7 +97,7 @@ def softmax(
     cap = check_softcap(softcap)
     threshold = check_saturation(saturation)
     rows = _last(logits, axis)
-    if causal and (logits.ndim < 2 or axis % logits.ndim != logits.ndim - 1):
+    if check_flag("causal", causal) and (logits.ndim < 2 or axis % logits.ndim != logits.ndim - 1):
         raise ValueError(
             f"causal=True with axis={axis} of shape {logits.shape}: "
             "the last axis of at least two (queries, keys) is accepted"

@@ -32,8 +32,9 @@ R = TypeVar("R", bound=Record)
 #: The logits' standard deviations at which the gradient by the logarithm of the scale is measured.
 PULL_STDS = (0.7, 1.0, 1.3, 8.0)
 
-# Half of the probability on one key of many, or a tenth of the rows with no gradient to speak of.
-_SATURATED_MAX_PROB, _SATURATED_SHARE = 0.5, 0.1
+# The largest probability half way from uniform to one-hot, whatever the number of keys, or a tenth
+# of the rows with no gradient to speak of.
+_SATURATED_WAY, _SATURATED_SHARE = 0.5, 0.1
 # 1/Σp² as a share of the keys: e^(−s²) for logits of standard deviation s, so below s = 0.32.
 _UNIFORM_KEYS = 0.9
 
@@ -293,12 +294,20 @@ class AttentionPropagation(MonteCarlo):
                 "uniform",
                 f": {std}, {share(rows.keys_share)} of the keys count: attention cannot choose",
             )
-        if rows.max_prob >= _SATURATED_MAX_PROB or saturated >= _SATURATED_SHARE:
+        even = self._even_prob
+        way = (rows.max_prob - even) / (1 - even)
+        if way >= _SATURATED_WAY or saturated >= _SATURATED_SHARE:
             return "saturated", (
                 f": {std}, {keys}, a largest probability of {number(rows.max_prob, 2)} on average, "
                 f"{share(saturated)} of the rows nearly one-hot"
             )
         return "comfortable", f": {std}, {keys}"
+
+    @property
+    def _even_prob(self) -> float:
+        """The mean over rows of 1/keys: what max_prob would be if all keys were equally likely."""
+        seq = self.sizes.seq
+        return math.fsum(1 / n for n in range(1, seq + 1)) / seq if self.spec["causal"] else 1 / seq
 
     # Looking at it
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -50,9 +50,16 @@ _SATURATED_FRACTION = FIELDS.index("saturated_fraction")
 # Fourth powers of deviations whose sum is smaller have lost digits in float64, or all.
 _LEAST_FOURTH_POWERS = 1e-290
 
+# How far, as a share of the mean, a median lies from it to be worth a column: medians are known to
+# 3 %, and of a wide network the two are one.
+_APART = 0.1
+
+
+_UNKNOWN = frozen(np.array(np.nan))
+
 
 def _unknown() -> Array:
-    return np.array(np.nan)
+    return _UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +119,17 @@ class LayerStats(Record):
 
     def __post_init__(self) -> None:
         shape = np.shape(self.second_moment)
+        unknown = np.full((len(QUANTILES), *shape), np.nan)
+        unknown.setflags(write=False)
         for name in (*FIELDS, "log_energy_quantiles"):
-            values = np.asarray(getattr(self, name), dtype=np.float64)
-            wanted = shape if name in FIELDS else (len(QUANTILES), *shape)
-            if values.shape != wanted:
-                values = np.broadcast_to(values, wanted)
-            object.__setattr__(self, name, frozen(values))
+            nothing = unknown if name == "log_energy_quantiles" else unknown[0, ...]
+            values = getattr(self, name)
+            if values is not _UNKNOWN:
+                values = np.asarray(values, dtype=np.float64)
+                if values.shape != nothing.shape:
+                    values = np.broadcast_to(values, nothing.shape)
+                values = frozen(values)
+            object.__setattr__(self, name, nothing if values is _UNKNOWN else values)
 
     @classmethod
     def from_states(cls, states: ArrayLike, *, activation: bool = False) -> Self:
@@ -152,10 +164,10 @@ class LayerStats(Record):
         return cls(**{name: frozen(data[name]) for name in names}, se=se)
 
     def __str__(self) -> str:
-        return text_table("", layer_rows(self, None), "")
+        return text_table("", statistics_table(self), "")
 
     def _repr_html_(self) -> str:
-        return html_table("", layer_rows(self, None), "")
+        return html_table("", statistics_table(self), "")
 
 
 def _fields(states: Array) -> Array:
@@ -215,10 +227,10 @@ class ChainLayers(Record):
         )
 
     def __str__(self) -> str:
-        return text_table("", layer_rows(self, None), "")
+        return text_table("", layer_table(self), "")
 
     def _repr_html_(self) -> str:
-        return html_table("", layer_rows(self, None), "")
+        return html_table("", layer_table(self), "")
 
 
 def visible_shares(layers: ChainLayers) -> dict[str, Array]:
@@ -237,60 +249,120 @@ def visible_shares(layers: ChainLayers) -> dict[str, Array]:
     }
 
 
-def layer_rows(layers: LayerStats | ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
-    """A heading and rows of the chosen layers: the pre-activation h first, then the activation x,
-    each with the second moment of the gradient by it where there is a backward pass, else with what
-    it says of dead units and of inputs that become alike.
+def statistics_table(stats: LayerStats) -> list[list[str]]:
+    """A heading and a row a chosen layer, of pre-activations or of activations."""
+    shown = _chosen(stats)
+    return _table(
+        ("layer", list(map(str, shown))),
+        (f"second moment{_error(stats)}", _second_moments(stats, shown)),
+        *((name, _cells(getattr(stats, name), shown)) for name in ("mean", "variance")),
+        *((name, _cells(values, shown, share)) for name, values in (
+            ("zeros", stats.zero_fraction),
+            ("saturated", stats.saturated_fraction),
+            ("dead units", stats.dead_fraction),
+        )),
+        ("cosine", _cells(stats.cosine, shown, _three_decimals)),
+    )  # fmt: skip
 
-    A LayerStats, which may be of either, has one row a layer. Axes before the layers (trials of a
-    user's arrays) are averaged over.
+
+def layer_table(
+    layers: ChainLayers, theory: ChainLayers | None = None, names: Sequence[str] | None = None
+) -> list[list[str]]:
+    """A heading and a row a chosen layer: its pre-activation h first, then its activation x.
+
+    Of h the second moment, its prediction, its median over trials where that is another, and the
+    cosine of two inputs; of x the second moment, the mean, and the shares worth a look. ``names``
+    stand in for the layers' numbers, and then no layer is left out.
     """
-    # symbol: statistics, prediction, gradient, its prediction
-    sides: dict[str, tuple[LayerStats, LayerStats | None, LayerStats | None, LayerStats | None]]
-    if isinstance(layers, LayerStats):
-        first, backward, sides = layers, False, {"": (layers, None, None, None)}
-    else:
-        first, backward = layers.pre, layers.grad_pre is not None
-        predicted = theory or ChainLayers(first, first)
-        sides = {
-            "h": (first, predicted.pre, layers.grad_pre, predicted.grad_pre),
-            "x": (layers.post, predicted.post, layers.grad_post, predicted.grad_post),
-        }
-    error = "" if first.se is None else " ± s.e."
-    heading = ["layer", "", f"second moment{error}", "predicted"]
-    heading += ["mean", "variance", "zeros", "saturated"]
-    heading += [f"gradient{error}", "predicted"] if backward else ["dead", "cosine"]
+    pre, post = layers.pre, layers.post
+    shown = _chosen(pre) if names is None else list(range(1, len(names) + 1))
+    first = ["layer", *(map(str, shown) if names is None else names)]
+    width = 0 if names is None else max(map(len, first))  # names stand to the left
+    columns = [
+        (first[0].ljust(width), [name.ljust(width) for name in first[1:]]),
+        (f"E[h²]{_error(pre)}", _second_moments(pre, shown)),
+        *_predicted(theory.pre if theory else None, shown),
+        *_median(pre, shown),
+    ]
+    if np.isfinite(pre.cosine).any():
+        columns.append(("cosine", _cells(pre.cosine, shown, _three_decimals)))
+    columns.append(("E[x²]", _second_moments(replace(post, se=None), shown)))
+    columns.append(("mean x", _cells(post.mean, shown)))
+    columns += [
+        (name, _cells(values, shown, share)) for name, values in visible_shares(layers).items()
+    ]
+    return _table(*columns)
 
-    def at(values: Array, layer: int) -> float:
-        return float(np.mean(np.atleast_1d(values)[..., layer - 1]))
 
-    def second_moment(stats: LayerStats, layer: int) -> str:
-        se = math.nan if stats.se is None else at(stats.se.second_moment, layer)
-        return measured(at(stats.second_moment, layer), se)
+def gradient_table(layers: ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
+    """A heading and a row a chosen layer: second moments of the gradients by h, x and W, with
+    predictions; no rows without a backward pass."""
+    by_h, by_x, by_w = layers.grad_pre, layers.grad_post, layers.grad_weight
+    if by_h is None or by_x is None or by_w is None:
+        return []
+    shown = _chosen(by_h)
+    return _table(
+        ("layer", list(map(str, shown))),
+        (f"E[(∂/∂h)²]{_error(by_h)}", _second_moments(by_h, shown)),
+        *_predicted(theory.grad_pre if theory else None, shown),
+        *_median(by_h, shown),
+        ("E[(∂/∂x)²]", _second_moments(replace(by_x, se=None), shown)),
+        (f"E[(∂/∂W)²]{_error(by_w)}", _second_moments(by_w, shown)),
+        *_predicted(theory.grad_weight if theory else None, shown),
+    )
 
-    rows = [heading]
-    for layer in chosen_layers(np.atleast_1d(first.mean).shape[-1]):
-        for symbol, (stats, expected, gradient, expected_gradient) in sides.items():
-            row = [
-                "" if symbol == "x" else str(layer),
-                symbol,
-                second_moment(stats, layer),
-                number(at(expected.second_moment, layer)) if expected else "-",
-                number(at(stats.mean, layer)),
-                number(at(stats.variance, layer)),
-                share(at(stats.zero_fraction, layer)),
-                share(at(stats.saturated_fraction, layer)),
-            ]
-            if gradient is None:
-                row.append(share(at(stats.dead_fraction, layer)))
-                cosine = at(stats.cosine, layer)
-                row.append("-" if math.isnan(cosine) else f"{cosine:.3f}")
-            else:
-                row.append(second_moment(gradient, layer))
-                known = expected_gradient
-                row.append(number(at(known.second_moment, layer)) if known else "-")
-            rows.append(row)
-    if theory is None:
-        shown = [i for i, name in enumerate(heading) if name != "predicted"]
-        rows = [[row[i] for i in shown] for row in rows]
-    return rows
+
+Column = tuple[str, list[str]]
+
+
+def _table(*columns: Column) -> list[list[str]]:
+    return [list(row) for row in zip(*([name, *cells] for name, cells in columns), strict=True)]
+
+
+def _by_layer(values: Array) -> Array:
+    """(L,); axes before the layers (trials of a user's arrays) are averaged over."""
+    values = np.atleast_1d(values)
+    means: Array = np.mean(values, axis=tuple(range(values.ndim - 1)))
+    return means
+
+
+def _chosen(stats: LayerStats) -> list[int]:
+    return chosen_layers(_by_layer(stats.second_moment).size)
+
+
+def _cells(values: Array, shown: Sequence[int], form: Callable[[float], str] = number) -> list[str]:
+    by_layer = _by_layer(values)
+    return [form(float(by_layer[layer - 1])) for layer in shown]
+
+
+def _second_moments(stats: LayerStats, shown: Sequence[int]) -> list[str]:
+    values = _by_layer(stats.second_moment)
+    errors = np.zeros_like(values) if stats.se is None else _by_layer(stats.se.second_moment)
+    # What is left where some entries overflowed is no statistic of the layer.
+    overflowed = _by_layer(stats.nonfinite_fraction) > 0
+    return [
+        "overflow" if overflowed[i] else measured(values[i], errors[i])
+        for i in (layer - 1 for layer in shown)
+    ]
+
+
+def _error(stats: LayerStats) -> str:
+    return "" if stats.se is None else " ± s.e."
+
+
+def _predicted(theory: LayerStats | None, shown: Sequence[int]) -> list[Column]:
+    return [("theory", _cells(theory.second_moment, shown))] if theory else []
+
+
+def _median(stats: LayerStats, shown: Sequence[int]) -> list[Column]:
+    """The second moment of the median network, where it is not the mean."""
+    medians = np.exp(_by_layer(stats.log_energy_quantiles[QUANTILES.index(0.5)]))
+    means = _by_layer(stats.second_moment)
+    apart = np.abs(medians - means) > _APART * means
+    if not any(apart[layer - 1] for layer in shown):
+        return []
+    return [("median", _cells(medians, shown, lambda value: number(value, 2)))]
+
+
+def _three_decimals(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

@@ -11,7 +11,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from initcore.results.exact import ExactRecord
-from initcore.results.records import DAMAGED, Record, check_format, damaged, load, save
+from initcore.results.records import (
+    DAMAGED,
+    Record,
+    check_format,
+    damaged,
+    load,
+    same_bits,
+    save,
+)
 from initcore.streams import check_seed
 
 
@@ -81,7 +89,7 @@ class MonteCarlo(Saved):
             return NotImplemented
         mine, others = ({**r.spec, "seed": r.seed} for r in (self, other))
         for name in mine | others:
-            if mine.get(name) != others.get(name):
+            if not same_bits(mine.get(name), others.get(name)):
                 raise ValueError(
                     f"results with different {name} cannot be added: "
                     f"{mine.get(name)!r} and {others.get(name)!r}"

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from initcore import architecture
 from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
+from initcore.quadrature import gaussian_mean
 from initcore.results.exact import (
     Accumulator,
     ExactSum,
@@ -25,10 +27,18 @@ from initcore.results.exact import (
     portable_log,
     square_root,
 )
-from initcore.results.layers import AVERAGED, QUANTILES, ChainLayers, LayerStats, layer_rows
+from initcore.results.layers import (
+    AVERAGED,
+    QUANTILES,
+    ChainLayers,
+    LayerStats,
+    gradient_table,
+    layer_table,
+)
 from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
     Array,
+    frozen,
     plain,
 )
 from initcore.results.text import (
@@ -37,6 +47,7 @@ from initcore.results.text import (
     measured,
     plus_minus,
     text_table,
+    wrapped,
 )
 from initcore.specifications import finite_number
 
@@ -52,6 +63,8 @@ _SUMMED = (*AVERAGED, "log_energy")
 # its standard error can be trusted, and only a gross factor is called.
 _ENOUGH_TRIALS = 30
 _GROSS_FACTOR = 1.2
+# The mean cosine of pre-activations above which inputs cannot be told apart.
+_ALIKE = 0.99
 # Student's t at the level of three standard deviations of a normal, for 1 to 9 degrees of freedom.
 _STUDENT = (235.8, 19.21, 9.219, 6.620, 5.507, 4.904, 4.530, 4.277, 4.094)
 
@@ -129,7 +142,7 @@ class ChainAccumulator(Accumulator):
         entered = [LayerStats.from_states(inputs).second_moment] * 2
         if gradient_states is not None:
             entered += [by_x.second_moment[:, -1]] * 2
-        logs = [_log_ratio(side, energy) for side, energy in zip(sides, entered, strict=True)]
+        logs = _log_ratio([side.second_moment for side in sides], entered)
         columns = []
         for side, log in zip(sides, logs, strict=True):
             columns += [*(getattr(side, name) for name in AVERAGED), log]
@@ -141,11 +154,15 @@ class ChainAccumulator(Accumulator):
         self.count(np.concatenate(logs, axis=1))
 
 
-def _log_ratio(side: LayerStats, energy: Array) -> Array:
-    """ln(second moment / energy) of (trials, L) and (trials,); −∞ where nothing is left."""
+def _log_ratio(moments: Sequence[Array], energies: Sequence[Array]) -> Array:
+    """ln(second moment / energy) of (trials, L) and (trials,), side by side; −∞ where nothing is
+    left."""
+    both = np.concatenate([moments, np.expand_dims(energies, -1)], axis=-1)
+    logs = portable_log(both)
     with np.errstate(invalid="ignore"):
-        log = portable_log(side.second_moment) - portable_log(energy)[:, np.newaxis]
-    return np.where(side.second_moment == 0, -np.inf, log)
+        ratios: Array = logs[..., :-1] - logs[..., -1:]
+    ratios[both[..., :-1] == 0] = -np.inf
+    return ratios
 
 
 class _Fit(NamedTuple):
@@ -162,11 +179,12 @@ class _Fit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Propagation(MonteCarlo):
-    """What random chains did to standard normal inputs, over trials.
+    """What random chains did to their inputs, over trials.
 
     spec
-        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias,
-        norm and residual (one, or a list of L), batch, dtype, backward, method.
+        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias, norm
+        and residual (one, or a list of L), x (None, or a read-only array (batch, n_0) of the
+        dtype), batch, correlation, dtype, backward, method.
         ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
         the seed of all streams; how trials were drawn ("dense": every weight, "gram": none).
@@ -192,6 +210,12 @@ class Propagation(MonteCarlo):
     THEORY: ClassVar[type[ChainLayers]] = ChainLayers
 
     theory: ChainLayers = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spec["x"] is not None:
+            x = frozen(self.spec["x"], self.spec["dtype"])
+            object.__setattr__(self, "spec", MappingProxyType({**self.spec, "x": x}))
 
     @property
     def method(self) -> str:
@@ -359,8 +383,10 @@ class Propagation(MonteCarlo):
 
     @property
     def verdict(self) -> str:
-        """The verdict in a sentence; ``outcome`` is its first word. The gradient's follows it."""
-        return "; gradient ".join(outcome + words for outcome, words in self._judgements)
+        """The verdict in a sentence; ``outcome`` is its first word. The gradient's follows it, and
+        where the inputs of a batch become alike."""
+        judged = "; gradient ".join(outcome + words for outcome, words in self._judgements)
+        return judged + self._alike()
 
     @cached_property
     def _judgements(self) -> list[tuple[str, str]]:
@@ -368,7 +394,7 @@ class Propagation(MonteCarlo):
 
     def _judge(self, direction: _Direction) -> tuple[str, str]:
         fit, n, path = self._fits[direction], self.n_layers, direction.order(self.n_layers)
-        advice = self._advice(fit) if fit and direction is _FORWARD else ""
+        advice = self._advice(fit, direction) if fit else ""
         before = f", second moment {fit} before{advice}" if fit else ""
         overflow = self._first_overflow(direction)
         if overflow is not None:
@@ -386,7 +412,8 @@ class Propagation(MonteCarlo):
         saturation = self._saturation() if direction is _FORWARD else None
         if saturation is not None:
             layer, share = saturation
-            return "saturates", f": |φ′| < 0.05 max|φ′| in {100 * share:.0f} % of layer {layer}"
+            where = f"in {100 * share:.0f} % of layer {layer}"
+            return "saturates", f": |φ′| < 0.05 max|φ′| {where}{advice}"
         end = self._second_moment(path[-1], direction.side)
         size = f"{plus_minus(end.mean(), end.standard_error())} at layer {path[-1]}"
         if fit is None:
@@ -423,25 +450,39 @@ class Propagation(MonteCarlo):
     def _activation(self, layer: int) -> Activation:
         return activation(_per_layer(self.spec["activation"], layer - 1))
 
-    def _advice(self, fit: _Fit) -> str:
-        """The scale that would hold, where scaling the weights scales every layer in proportion."""
+    def _advice(self, fit: _Fit, direction: _Direction) -> str:
+        """What would hold: the scale, where scaling the weights scales every layer in proportion;
+        else the gains that hold a layer at E[h²] = 1, forward and backward."""
         hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
-        added = (self.spec[name] for name in ("bias", "norm", "residual"))
-        if any(one is not None for one in added) or not all(map(_homogeneous, hidden.values())):
+        added = [self.spec[name] for name in ("bias", "norm", "residual")]
+        if added != [None] * 3 or not hidden:
             return ""
         # What would hold is read off the theory, and only where the measurement bears it out: a
         # narrow, deep chain whose units die is not cured by a scale.
-        predicted = self.theory.pre.second_moment[[fit.first - 1, fit.last - 1]]
+        theory = self.theory.pre if direction is _FORWARD else self.theory.grad_pre
+        assert theory is not None  # of a backward pass there is a prediction
+        predicted = theory.second_moment[[fit.first - 1, fit.last - 1]]
         if not (np.isfinite(predicted) & (predicted > 0)).all():
             return ""
         start, end = np.log(predicted)
-        factor = float(np.exp((end - start) / (fit.last - fit.first)))
+        factor = float(np.exp((end - start) / abs(fit.last - fit.first)))
         if not abs(fit.factor - factor) <= 3 * fit.se:
             return ""
-        advice = f"; .scaled({factor**-0.5:.4g}) would hold"
-        if len(hidden) == 1 and len(set(self.spec["widths"])) == 1:
-            advice += f", a gain of {gain(next(iter(hidden.values()))):.4g}"
-        return advice
+        uniform = len(hidden) == 1 and len(set(self.spec["widths"])) == 1
+        phi = next(iter(hidden.values()))
+        if all(map(_homogeneous, hidden.values())):
+            advice = f"; .scaled({factor**-0.5:.4g}) would hold"
+            return advice + (f", a gain of {gain(phi):.4g}" if uniform else "")
+        return _gains(phi, direction) if uniform else ""
+
+    def _alike(self) -> str:
+        """From which layer on the inputs of a batch cannot be told apart."""
+        known = np.flatnonzero(np.isfinite(self.pre.cosine))
+        apart = known[self.pre.cosine[known] <= _ALIKE]
+        alike = known[known > apart[-1]] if apart.size else known
+        if not alike.size:
+            return ""
+        return f"; inputs are alike from layer {alike[0] + 1}: mean cosine of h above {_ALIKE}"
 
     def _caution(self, end: ExactSum) -> str:
         """A warning where the mean rests on a few trials, as it does in narrow, deep chains."""
@@ -461,13 +502,47 @@ class Propagation(MonteCarlo):
         """A line that says what was run."""
         return f"{self.label}: {_setting(self)}"
 
+    def tables(self) -> list[tuple[str, list[list[str]]]]:
+        """Headings and rows as text, each table with its caption: forward, and backward if there
+        was a backward pass."""
+        tables = [("", layer_table(self.layers, self.theory))]
+        if self._back:
+            rows = gradient_table(self.layers, self.theory)
+            tables.append(("backward, from a standard normal gradient by the last x:", rows))
+        return tables
+
+    def notes(self) -> list[str]:
+        """What the tables leave unsaid, a sentence each: what a median is of, and trials that died
+        or overflowed."""
+        medians = any("median" in rows[0] for _, rows in self.tables())
+        notes = ["median: half of the networks lie below it"] if medians else []
+        for direction in (_FORWARD, *self._back):
+            what = "h" if direction is _FORWARD else "the gradient by h"
+            side, path = self._side(direction.side), direction.order(self.n_layers)
+            for counts, word, consequence in (
+                (side.dead_trials, "is 0", ": the mean counts them, the median does not"),
+                (side.overflow_trials, "overflows", ""),
+            ):
+                met = [layer for layer in path if counts[layer - 1]]
+                if met:
+                    of = f"{counts[path[-1] - 1]:.0f} of {self.n_trials} trials"
+                    since = f"by layer {path[-1]}, the first at layer {met[0]}"
+                    notes.append(f"{what} {word} in {of} {since}{consequence}")
+        return notes
+
     def __str__(self) -> str:
-        rows = layer_rows(self.layers, self.theory)
-        return text_table(self.title, rows, self.verdict)
+        tables = [text_table(caption, rows, "") for caption, rows in self.tables()]
+        words = map(wrapped, [*self.notes(), self.verdict])
+        return "\n".join([wrapped(self.title), "\n\n".join(tables), "", *words])
 
     def _repr_html_(self) -> str:
-        rows = layer_rows(self.layers, self.theory)
-        return html_table(self.title, rows, self.verdict)
+        tables, words = self.tables(), "\n".join([*self.notes(), self.verdict])
+        captions = [self.title, *(caption for caption, _ in tables[1:])]
+        footers = [*("" for _ in tables[1:]), words]
+        return "".join(
+            html_table(caption, rows, footer)
+            for caption, (_, rows), footer in zip(captions, tables, footers, strict=True)
+        )
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the second moments by layer, forward and backward, with the spread of networks and
@@ -537,7 +612,8 @@ class Comparison(Saved, Sequence[Propagation]):
         return [f"{result.label} {result.verdict}" for result in self]
 
     def __str__(self) -> str:
-        return text_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+        table = text_table(wrapped(_setting(self[0])), self._rows(), "")
+        return "\n".join([table, "", *map(wrapped, self._verdicts())])
 
     def _repr_html_(self) -> str:
         return html_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
@@ -579,6 +655,10 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
     for size in (*widths, spec["batch"]):
         if type(size) is not int or size < 1:
             raise ValueError(f"size {size!r}")
+    if spec["x"] is not None and spec["x"].shape != (spec["batch"], widths[0]):
+        raise ValueError(f"x of shape {spec['x'].shape}")
+    if not 0 <= float(spec["correlation"]) <= 1:
+        raise ValueError(f"correlation {spec['correlation']!r}")
     if type(spec["backward"]) is not bool:
         raise ValueError(f"backward {spec['backward']!r}")
     if spec["method"] not in ("dense", "gram"):
@@ -633,6 +713,27 @@ def _homogeneous(phi: Activation) -> bool:
     return bool(np.array_equal(phi(2 * h), 2 * phi(h)))
 
 
+def _gains(phi: Activation, direction: _Direction) -> str:
+    """The gains that would hold E[h²], or the gradient, at E[h²] = 1."""
+    forward, backward = gain(phi), gain(phi, "backward")
+    # d ln E φ(√q z)² / d ln q at q = 1, of which σ_w² E φ² makes the slope of the map of E[h²]
+    slope = gaussian_mean(lambda z: z * phi(z) * phi.derivative(z), 1.0, phi.kinks)
+    if direction is _FORWARD:
+        grows = forward**2 * slope
+        but = "" if grows < 1 else f", but deviations would grow ×{grows:.4g} a layer"
+        return f"; a gain of {forward:.4g} would hold E[h²] at 1{but}"
+    apart = (forward / backward) ** 2
+    advice = (
+        f"; at E[h²] = 1 it would hold with a gain of {backward:.4g}, E[h²] with {forward:.4g} "
+        f"(σ_w² ×{apart:.4g} apart)"
+    )
+    # Biases make up for what the smaller gain leaves of E[h²] (the edge of chaos at q = 1).
+    if apart > 1 and backward**2 * slope < 1:
+        std = math.sqrt(1 - 1 / apart)
+        advice += f", both with {backward:.4g} and biases of std {std:.4g}"
+    return advice
+
+
 def _bounded(phi: Activation) -> bool:
     """Whether φ has finite limits on both sides, so that it can saturate at both."""
     return bool(np.isfinite(phi(np.array([-np.inf, np.inf]))).all())
@@ -651,7 +752,10 @@ def _setting(result: Propagation) -> str:
     added = "".join(f", {name} {_listed(value)}" for name, value in given if value is not None)
     trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
     by_gram = " by gram" if result.method == "gram" else ""
+    batch = f"batch {spec['batch']}" if spec["x"] is None else f"{spec['batch']} given inputs"
+    if spec["correlation"]:
+        batch += f", correlation {spec['correlation']:.4g}"
     return (
-        f"{layers}, {size}, {_listed(spec['activation'])}{added}, batch {spec['batch']}, "
+        f"{layers}, {size}, {_listed(spec['activation'])}{added}, {batch}, "
         f"{spec['dtype']}, {trials}{by_gram}, seed {result.seed}"
     )

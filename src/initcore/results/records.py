@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -38,10 +39,15 @@ def same_bits(a: object, b: object) -> bool:
         if x.shape != y.shape or x.dtype != y.dtype:
             return False
         if x.dtype.kind == "f":
-            x, y = (np.where(np.isnan(v), np.nan, v).view(np.int64) for v in (x, y))
+            bits = f"i{x.dtype.itemsize}"
+            x, y = (np.where(np.isnan(v), x.dtype.type(np.nan), v).view(bits) for v in (x, y))
         return bool(np.array_equal(x, y))
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same_bits, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same_bits(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return False
     return bool(a == b)
 
 

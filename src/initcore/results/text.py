@@ -23,12 +23,17 @@ def number(value: float, digits: int = 4) -> str:
         return "0"
     if not 1e-3 <= abs(value) < 1e4:
         return f"{value:.{digits - 1}e}"
+    digits = max(digits, len(str(int(abs(value)))))  # no exponent for want of digits
     return f"{value:#.{digits}g}".rstrip(".")
 
 
 def measured(value: float, se: float) -> str:
     """For a column: ``2.003 ± 0.012``, the digits the same in every row."""
-    return f"{number(value)} ± {number(se, 2)}" if se > 0 else number(value)
+    if not se > 0:
+        return number(value)
+    if 1e-3 <= abs(value) < 1e4 and 1e-6 <= se < 1e-3:  # of two numbers, one way to write them
+        return f"{number(value)} ± {se:.{1 - math.floor(math.log10(se))}f}"
+    return f"{number(value)} ± {number(se, 2)}"
 
 
 def plus_minus(value: float, se: float) -> str:
@@ -41,6 +46,13 @@ def plus_minus(value: float, se: float) -> str:
 
 def share(value: float) -> str:
     return "-" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def wrapped(text: str) -> str:
+    """A paragraph in lines of at most 100 columns, the later ones indented."""
+    from textwrap import fill  # few need it
+
+    return fill(text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def text_table(title: str, rows: list[list[str]], footer: str) -> str:

@@ -10,12 +10,14 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from initcore import architecture
 from initcore.initializers import Initializer, initializer
+from initcore.kernels.chain import moments
 from initcore.laws import Constant, Law
 from initcore.results.layers import ChainLayers, LayerStats
-from initcore.specifications import integer, non_negative_number
+from initcore.specifications import finite_number, integer, non_negative_number
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 
 T = TypeVar("T")
@@ -26,7 +28,8 @@ class Prediction(ChainLayers):
     """Statistics by layer at infinite width, arrays of length L.
 
     pre, post
-        mean, second moment and variance of the pre-activations h and of the activations x.
+        mean, second moment and variance of the pre-activations h and of the activations x, and the
+        cosine of two rows of the batch.
     grad_pre, grad_post
         the same of ∂/∂h and ∂/∂x for a standard normal gradient ∂/∂x of the last layer; None
         without ``backward``.
@@ -62,7 +65,9 @@ def predict(
     last: Phi | None = None,
     norm: str | Sequence[str | None] | None = None,
     residual: float | bool | str | Sequence[float | bool | str | None] | None = None,
+    x: npt.ArrayLike | None = None,
     batch: int = 32,
+    correlation: float = 0.0,
     input_second_moment: float = 1.0,
     backward: bool = False,
     kinks: Sequence[float] = (),
@@ -96,10 +101,13 @@ def predict(
     residual
         None, or the multiplier m of the branch: a number, True for 1, or ``"1/sqrt(L)"``; or a
         list of L. Such a layer is as wide as its input.
+    x
+        The inputs (batch, n_0), if they are known: their mean, second moment and mean cosine are
+        where the prediction starts from, as if all rows had these. Without it they have mean 0.
     batch
-        Inputs over which the gradients of the weights are summed.
-    input_second_moment
-        E[x²] of the inputs, whose mean is 0.
+        Inputs over which the gradients of the weights are summed; one has no cosine.
+    correlation, input_second_moment
+        Of any two inputs, from −1 to 1, and E[x²]; of ``x``, they are what they are.
     backward
         Predict the gradients too.
     kinks
@@ -113,7 +121,7 @@ def predict(
     batch = integer("batch", batch)
     if batch < 1:
         raise ValueError(f"batch must be a positive integer, got {batch}")
-    energy = non_negative_number("input_second_moment", input_second_moment)
+    mean, energy, common = _entering(x, correlation, input_second_moment)
     if not isinstance(backward, bool | np.bool_):
         raise TypeError(f"backward must be True or False, got {backward!r}")
 
@@ -123,33 +131,71 @@ def predict(
 
     rows: list[tuple[float, ...]] = []
     transports: list[_Transport] = []
-    mean, variance = 0.0, energy
+    variance = energy - mean * mean
     for layer in layers:
         scale = {None: 1.0, "rms": energy, "layer": variance}[layer.norm]
         unit = energy if layer.norm is None else _normalised(scale)
+        share = common / energy if energy else 1.0  # of what the weights see in common
+        if layer.norm == "layer":
+            share = (common - mean * mean) / variance if variance else 1.0
         # Roots first: the variance of the weights may underflow where its product does not.
         root = math.sqrt(layer.n_in * unit) * layer.weight.std
         q = root * root + layer.bias.std**2
+        q_common = root * root * share + layer.bias.std**2
         if layer.weight.mean != 0.0 or math.isnan(q):
-            mean = energy = variance = math.nan
-            rows.append((math.nan,) * 6)
+            mean = energy = variance = common = math.nan
+            rows.append((math.nan,) * 8)
             transports.append(_Transport(math.nan, math.nan, math.nan))
             continue
         expected = expectations(layer.phi, q, layer.bias.mean)
         branch = expected.moments
+        overlap = math.nan
+        if batch > 1:
+            overlap = expected.overlap(_ratio(q_common, q) if q else 1.0)
         if layer.residual is None:
             mean, energy, variance = branch
+            common = overlap
         elif layer.residual:
             # In the wide limit a branch is independent of the stream it is added to.
+            common -= mean * mean
             mean += layer.residual * branch.mean
             variance += layer.residual**2 * branch.variance
             energy = variance + mean * mean
-        rows.append((layer.bias.mean, q + layer.bias.mean**2, q, mean, energy, variance))
+            common += mean * mean + layer.residual**2 * (overlap - branch.mean**2)
+        offset = layer.bias.mean**2
+        cosine = _ratio(q_common + offset, q + offset)
+        rows.append((layer.bias.mean, q + offset, q, cosine))
+        rows[-1] += mean, energy, variance, _ratio(common, energy)
         slope = expected.squared_slope if backward else math.nan
         transports.append(_Transport(unit, scale, slope))
     columns = np.array(rows).T
-    pre, post = LayerStats(*columns[:3]), LayerStats(*columns[3:])
+    if batch == 1:
+        columns[[3, 7]] = math.nan
+    pre, post = (
+        LayerStats(mean, second, variance, cosine=cosine)
+        for mean, second, variance, cosine in (columns[:4], columns[4:])
+    )
     return Prediction(pre, post, *(_backward(layers, transports, batch) if backward else ()))
+
+
+def _ratio(part: float, whole: float) -> float:
+    """A cosine, which rounding must not take beyond 1; NaN of nothing."""
+    return min(max(part / whole, -1.0), 1.0) if whole else math.nan
+
+
+def _entering(
+    x: npt.ArrayLike | None, correlation: float, second_moment: float
+) -> tuple[float, float, float]:
+    """E x, E x² and, of two rows, E x x′ of the inputs."""
+    cosine = finite_number("correlation", correlation)
+    if not -1.0 <= cosine <= 1.0:
+        raise ValueError(f"correlation must be from -1 to 1, got {correlation!r}")
+    energy = non_negative_number("input_second_moment", second_moment)
+    if x is None:
+        return 0.0, energy, cosine * energy
+    found = moments(x)
+    energy = float(found.second_moment)
+    return float(found.mean), energy, float(found.cosine) * energy
 
 
 def _normalised(scale: float) -> float:
@@ -172,11 +218,18 @@ def _backward(
         through = root * root / transport.scale if transport.scale else math.nan
         at_x = through if layer.residual is None else at_x + through
     at_h_all, at_x_all, at_weights = np.array(rows[::-1]).T
-    unknown = np.nan
+    unknown = np.array(np.nan)
+
+    def independent(second_moment: npt.NDArray[np.float64]) -> LayerStats:
+        """Rows of mean 0 that have nothing in common, as those that enter at the top."""
+        zero = np.where(np.isnan(second_moment), np.nan, 0.0)
+        cosine = np.where(second_moment > 0.0, zero, np.nan) if batch > 1 else unknown
+        return LayerStats(zero, second_moment, second_moment, cosine=cosine)
+
     return (
-        LayerStats(0.0 * at_h_all, at_h_all, at_h_all),
-        LayerStats(0.0 * at_x_all, at_x_all, at_x_all),
-        LayerStats(np.array(unknown), at_weights, np.array(unknown)),
+        independent(at_h_all),
+        independent(at_x_all),
+        LayerStats(unknown, at_weights, unknown),
     )
 
 

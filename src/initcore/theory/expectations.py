@@ -13,7 +13,15 @@ import numpy as np
 
 from initcore.activations import Activation
 from initcore.activations import activation as find_activation
-from initcore.quadrature import Array, Function, Moments, Panels, gaussian_panels
+from initcore.quadrature import (
+    Array,
+    Function,
+    Moments,
+    Panels,
+    evaluate,
+    gaussian_panels,
+    hermite_rule,
+)
 from initcore.specifications import finite_number
 
 Phi = str | Activation | Callable[..., Any]
@@ -68,8 +76,32 @@ class Nonlinearity:
             return None
         return {"linear": 1.0, "relu": 0.0}.get(phi.name, phi.parameter)
 
+    def overlap(self, c: float, q: float) -> float | None:
+        """E φ(√q u) φ(√q v) with E uv = c, where there is a closed form of it, else None.
+
+        Linear, relu and leaky_relu (Cho and Saul 2009), erf (Williams 1997) and sin.
+        """
+        slope = self.homogeneous_slope
+        if slope is not None:
+            s = math.sqrt((1.0 - c) * (1.0 + c))
+            half = (s + (math.pi - math.acos(c)) * c) / (2.0 * math.pi)  # that of relu
+            return q * ((1.0 - slope) ** 2 * half + slope * c)
+        name = self.built_in.name if self.built_in else ""
+        if name == "erf":
+            return 2.0 / math.pi * _arcsine(c, q)
+        if name == "sin":
+            size = math.exp(-q * (1.0 - abs(c))) * -math.expm1(-2.0 * q * abs(c)) / 2.0
+            return math.copysign(size, c)
+        return None
+
     def __str__(self) -> str:
         return str(self.built_in or self.function)
+
+
+def _arcsine(c: float, q: float) -> float:
+    """arcsin(2qc/(1 + 2q)) by its tangent: the sine alone has lost its digits next to 1."""
+    cosine = math.sqrt((1.0 + 2.0 * q * (1.0 - c)) * (1.0 + 2.0 * q * (1.0 + c)))
+    return math.atan2(2.0 * q * c, cosine)
 
 
 def is_function(phi: object) -> bool:
@@ -143,6 +175,30 @@ class Expectations:
         """E φ′⁴."""
         with np.errstate(all="ignore"):
             return self._panels.mean(self._squared_slopes**2)
+
+    def overlap(self, c: float) -> float:
+        """E φ(h) φ(h′) for two such h of correlation c.
+
+        In closed form where there is one, else Σ a_k² c^k with the Hermite coefficients a_k of φ
+        (Mehler's formula). What the first of them leave of E φ², and of q E φ′² = Σ k a_k², is put
+        at the one order that has both, so that value and slope are right at c = 1. For σ up to 3,
+        5 digits of E φ² or more; 3 of what has kinks elsewhere than at 0.
+        """
+        if c == 1.0:
+            return self.moments.second_moment
+        closed = self._phi.overlap(c, self._sigma**2) if self._mean == 0.0 else None
+        if closed is not None:
+            return closed
+        rule = hermite_rule()
+        with np.errstate(all="ignore"):
+            values = evaluate(self._phi.function, self._mean + self._sigma * rule.nodes)
+            shares = (values @ rule.polynomials) ** 2
+            total = float(shares @ c**rule.orders)
+            rest = self.moments.second_moment - float(shares.sum())
+            slope = self._sigma**2 * self.squared_slope - float(shares @ rule.orders)
+        if rest > 0.0 < c and slope > 0.0:
+            total += rest * c ** max(slope / rest, float(len(shares)))
+        return total
 
     @cached_property
     def growth(self) -> float:

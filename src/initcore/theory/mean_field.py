@@ -252,22 +252,9 @@ def correlation_map(
 
 def _overlap(phi: Nonlinearity, c: float, q: float) -> float:
     """E φ(√q u) φ(√q v) with E uv = c."""
-    slope = phi.homogeneous_slope
-    if slope is not None:
-        s = math.sqrt((1.0 - c) * (1.0 + c))
-        half = (s + (math.pi - math.acos(c)) * c) / (2.0 * math.pi)  # that of relu
-        return q * ((1.0 - slope) ** 2 * half + slope * c)
-    name = phi.built_in.name if phi.built_in else ""
-    if name == "erf":
-        return 2.0 / math.pi * _arcsine(c, q)
-    if name == "sin":
-        return math.exp(-q * (1.0 - c)) * -math.expm1(-2.0 * q * c) / 2.0
+    closed = phi.overlap(c, q)
+    if closed is not None:
+        return closed
     if c == 1.0:
         return phi.at(q).moments.second_moment
     return gaussian_product_mean(phi.function, math.sqrt(q), c, phi.kinks)
-
-
-def _arcsine(c: float, q: float) -> float:
-    """arcsin(2qc/(1 + 2q)) by its tangent: the sine alone has lost its digits next to 1."""
-    cosine = math.sqrt((1.0 + 2.0 * q * (1.0 - c)) * (1.0 + 2.0 * q * (1.0 + c)))
-    return math.atan2(2.0 * q * c, cosine)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What goes into the chains of propagate: correlated inputs, and the user's own."""
+
+import json
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import initcore as ic
+from chains import drawn_by_hand
+from initcore import _core
+from initcore.reference.sampling import NORMAL, stream_id
+from kernel_calls import INFINITE, layer_codes, moments, run_chain, run_gram, same_bits
+
+
+def normal_source(name, std):
+    return stream_id(name), NORMAL, std, 0.0, *INFINITE
+
+
+class TestKernel:
+    """x_b = √(1 − c) own_b + √c common, each product and the sum rounded once."""
+
+    OWN, COMMON = normal_source("input", math.sqrt(0.7)), normal_source("input.common", 0.3**0.5)
+
+    def inputs(self, kernels, dtype, batch, n, trial):
+        own = drawn_by_hand(kernels, self.OWN, (batch, n), 3, trial, dtype)
+        return own + drawn_by_hand(kernels, self.COMMON, (n,), 3, trial, dtype)
+
+    @pytest.mark.parametrize("batch", [1, 7, 16, 17, 65])
+    def test_every_row_is_its_own_and_the_common_one(self, every_isa, batch, dtype):
+        n = 37
+        weights = [np.eye(n, dtype=dtype)]
+        spec = (
+            dtype.name, 3, batch, [n, n], layer_codes(["linear"]), self.OWN, weights, [None], None,
+            None, None, self.COMMON,
+        )  # fmt: skip
+        for kernels in every_isa:
+            _, y = run_chain(kernels, spec, trial=5, y_shape=(batch, n))
+            assert same_bits(y, self.inputs(kernels, dtype, batch, n, 5))
+
+    @pytest.mark.parametrize(("batch", "n"), [(3, 60000), (33, 1000), (1, 1)])
+    def test_dense_and_gram_have_the_same_inputs(self, every_isa, batch, n, dtype):
+        weights = [normal_source("w", 0.1)]
+        spec = (
+            dtype.name, 3, batch, [n, 2], layer_codes(["linear"]), self.OWN, weights, [None], None,
+            None, None, self.COMMON,
+        )  # fmt: skip
+        for kernels in every_isa:
+            built = _core.Chain(*spec)
+            workspace = np.empty(kernels.chain_workspace(built), np.uint8)
+            by_chain, by_gram = np.full((2, 1, _core.MOMENTS), np.nan)
+            kernels.chain_input(built, 4, workspace, by_chain[0])
+            run_gram(kernels, spec, trial=4, inputs=by_gram)
+            expected = moments(kernels, self.inputs(kernels, dtype, batch, n, 4).T)
+            assert same_bits(by_chain[0], expected)
+            assert same_bits(by_gram[0], expected)
+
+
+class TestCorrelation:
+    def test_the_streams_reproduce_the_measurement(self):
+        result = ic.propagate(
+            [7, 5, 3], batch=6, correlation=0.25, trials=range(11, 12), backward=True
+        )
+        draw = {"seed": 0, "trial": 11}
+        x = ic.normal(math.sqrt(0.75))((6, 7), name="input", **draw)
+        x += ic.normal(0.5)((7,), name="input.common", **draw)
+        _, layers = ic.chain(x, [result.weights(11, i) for i in range(2)], activation="relu")
+        assert np.array_equal(layers.pre.second_moment, result.pre.second_moment)
+        assert np.array_equal(layers.post.cosine, result.post.cosine)
+        shared = ic.propagate(**result.spec, trials=range(11, 12), threads=3)
+        assert shared.equals(result)
+
+    @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.95])
+    def test_layers_have_the_cosines_of_the_wide_limit(self, correlation):
+        """Measured at width 400, where a mean cosine is off by a few parts in the width."""
+        result = ic.propagate(
+            [400] * 6, activation="tanh", init="normal(0.07)", bias="normal(0.2)", batch=8,
+            correlation=correlation, trials=50,
+        )  # fmt: skip
+        for side in ("pre", "post"):
+            measured, predicted = getattr(result, side), getattr(result.theory, side)
+            limits = 5 * measured.se.cosine + 0.006
+            assert np.all(np.abs(measured.cosine - predicted.cosine) <= limits)
+        first = result.theory.pre
+        assert first.cosine[0] == pytest.approx(
+            (400 * 0.07**2 * correlation + 0.04) / (400 * 0.07**2 + 0.04), rel=1e-14
+        )
+
+    @pytest.mark.parametrize("method", ["dense", "gram"])
+    def test_of_one_all_rows_are_equal(self, method):
+        result = ic.propagate([30] * 4, batch=5, correlation=1, method=method, trials=3)
+        assert np.all(result.pre.batch_variance == 0)
+        assert result.theory.pre.cosine.tolist() == [1] * 3
+
+    def test_inputs_keep_their_second_moment(self):
+        result = ic.propagate([500, 2], init="normal(1)", correlation=0.6, batch=2, trials=400)
+        h = result.pre
+        assert abs(h.second_moment[0] - 500) <= 5 * h.se.second_moment[0]
+
+    @pytest.mark.parametrize(
+        ("value", "error"),
+        [(-0.01, ValueError), (1.001, ValueError), (np.nan, ValueError), ("0.5", TypeError),
+         (None, TypeError), (True, TypeError), (0.5j, TypeError), ([0.5], TypeError)],
+    )  # fmt: skip
+    def test_refused(self, value, error):
+        for run in (lambda **k: ic.propagate([3, 3], **k), lambda **k: ic.compare_inits(
+            ["ones"], [3, 3], **k)):  # fmt: skip
+            with pytest.raises(error, match="correlation must be"):
+                run(correlation=value, trials=10**15)
+
+    def test_files_and_merging(self, tmp_path):
+        whole = ic.propagate([5, 4], correlation=0.1, trials=6)
+        whole.save(tmp_path / "chain.json")
+        loaded = ic.Propagation.load(tmp_path / "chain.json")
+        assert loaded.equals(whole)
+        assert loaded.spec["correlation"] == 0.1
+        assert "correlation 0.1" in str(whole)
+        with pytest.raises(ValueError, match="different correlation"):
+            whole + ic.propagate([5, 4], correlation=0.2, trials=range(6, 8))
+        data = whole.to_dict()
+        for damage in (-0.1, "x", None):
+            with pytest.raises(ValueError, match="damaged"):
+                ic.Propagation.from_dict({**data, "spec": {**data["spec"], "correlation": damage}})
+
+
+class TestOwnInputs:
+    CHAIN = {"activation": "gelu", "init": "normal(0.4)", "bias": "normal(0.1)"}  # noqa: RUF012
+
+    def test_every_trial_has_them(self, rng):
+        x = rng.normal(size=(6, 7)).astype(np.float32)
+        result = ic.propagate([7, 5, 3], x=x, bias="zeros", backward=True, trials=2)
+        energies = []
+        for trial in range(2):
+            weights = [result.weights(trial, layer) for layer in range(2)]
+            _, layers = ic.chain(x, weights, activation="relu")
+            energies.append(layers.post.second_moment)
+        assert result.post.second_moment == pytest.approx(np.mean(energies, axis=0), rel=1e-15)
+        assert result.spec["batch"] == 6
+        assert "6 given inputs" in str(result)
+        for again in (
+            ic.propagate(**result.spec, trials=2, threads=2),
+            ic.propagate([7, 5, 3], x=x.tolist(), batch=6, bias="zeros", backward=True, trials=2),
+            ic.compare_inits(
+                ["kaiming_normal"], [7, 5, 3], x=x, bias="zeros", backward=True, trials=2
+            )[0],
+        ):
+            assert again.equals(result)
+
+    def test_dense_and_gram_agree(self, rng):
+        x = rng.normal(size=(4, 60)) + 1.0
+        results = [
+            ic.propagate([60, 50, 40], x=x, **self.CHAIN, method=method, trials=400, backward=True)
+            for method in ("dense", "gram")
+        ]
+        for side in ("pre", "post", "grad_pre"):
+            for name in ("second_moment", "batch_variance", "kurtosis"):
+                dense, gram = (getattr(result, side) for result in results)
+                apart = np.abs(getattr(dense, name) - getattr(gram, name))
+                limits = 5 * np.hypot(getattr(dense.se, name), getattr(gram.se, name))
+                assert np.all(apart <= limits)
+
+    def test_theory_starts_from_them(self, rng):
+        """Two rows with second moment 4 and cosine 1/2: relu's arc-cosine kernel a layer on."""
+        x = np.zeros((2, 100))
+        x[0, 0], x[1, :2] = 20, (10, math.sqrt(300))
+        result = ic.propagate([100, 300, 300], x=x, dtype=float, trials=100)
+        theory = result.theory
+        assert theory.pre.second_moment[0] == pytest.approx(8, rel=1e-14)
+        assert theory.pre.cosine[0] == pytest.approx(0.5, rel=1e-14)
+        angle = (math.sqrt(0.75) + (math.pi - math.acos(0.5)) / 2) / math.pi
+        assert theory.post.cosine[0] == pytest.approx(angle, rel=1e-14)
+        for measured, predicted in ((result.pre, theory.pre), (result.post, theory.post)):
+            limits = 5 * measured.se.cosine + 0.01
+            assert np.all(np.abs(measured.cosine - predicted.cosine) <= limits)
+        wide = ic.propagate([100, 9], x=rng.normal(3, 1, (50, 100)), trials=2)
+        assert wide.theory.pre.second_moment[0] == pytest.approx(20, rel=0.02)
+        alone = ic.propagate([100, 9], x=x[:1], dtype=float, trials=2)
+        assert np.isnan(alone.theory.pre.cosine[0])
+        assert alone.theory.pre.second_moment[0] == pytest.approx(8, rel=1e-14)
+
+    def test_specification_keeps_every_bit(self, rng, tmp_path):
+        for dtype in ("float32", "float64"):
+            x = rng.normal(size=(3, 4)).astype(dtype)
+            x[0], x[1, 0] = (np.nan, np.inf, -np.inf, -0.0), 1e-310
+            whole = ic.propagate([4, 2], x=x, dtype=dtype, trials=5)
+            assert whole.spec["x"].dtype == dtype
+            assert same_bits(whole.spec["x"], x)
+            x[2] = 7  # the result keeps what was given
+            assert not np.any(whole.spec["x"] == 7)
+            with pytest.raises(ValueError, match="read-only"):
+                whole.spec["x"][0, 0] = 1
+            whole.save(tmp_path / "chain.json")
+            loaded = ic.Propagation.load(tmp_path / "chain.json")
+            for copy in (loaded, pickle.loads(pickle.dumps(whole))):
+                assert copy.equals(whole)
+                assert same_bits(copy.spec["x"], whole.spec["x"])
+            more = ic.propagate(**loaded.spec, seed=loaded.seed, trials=range(5, 7))
+            assert (more + whole).equals(ic.propagate(**whole.spec, trials=7))
+
+    def test_other_inputs_are_another_specification(self):
+        x = np.ones((2, 3))
+        one = ic.propagate([3, 2], x=x, trials=2)
+        for changed in (2 * x, x[:1], None):
+            other = ic.propagate([3, 2], x=changed, trials=range(2, 4))
+            assert not other.equals(one)
+            with pytest.raises(ValueError, match="results with different x cannot"):
+                one + other
+
+    def test_any_layout_and_kind(self, rng):
+        x = rng.integers(-3, 4, size=(5, 6))
+        whole = ic.propagate([6, 4], x=x, trials=2)
+        frozen = x.astype(np.float32)
+        frozen.flags.writeable = False
+        for same in (
+            x.astype(np.int8), x.astype(">f8"), x.astype(np.float16), np.asfortranarray(x),
+            np.repeat(x, 2, axis=1)[:, ::2], x[::-1, ::-1].copy()[::-1, ::-1], frozen, x.tolist(),
+        ):  # fmt: skip
+            assert ic.propagate([6, 4], x=same, trials=2).equals(whole)
+
+    def test_tasks_of_an_executor_have_them(self, rng):
+        x = rng.normal(size=(5, 6))
+        with ThreadPoolExecutor(2) as executor:
+            for method in ("dense", "gram"):
+                here, there = (
+                    ic.propagate([6, 4], x=x, trials=40, method=method, executor=e)
+                    for e in (None, executor)
+                )
+                assert here.equals(there)
+
+    @pytest.mark.parametrize(
+        ("change", "error", "words"),
+        [
+            ({"x": np.ones((2, 4))}, ValueError, r"x must be an array \(batch, 3\).*\(2, 4\)"),
+            ({"x": np.ones(3)}, ValueError, r"x must be an array \(batch, 3\).*\(3,\)"),
+            ({"x": np.ones((1, 2, 3))}, ValueError, "x must be"),
+            ({"x": np.ones((0, 3))}, ValueError, "one row or more"),
+            ({"x": 1.0}, ValueError, "x must be"),
+            ({"x": [[1, 2, 3], [4]]}, ValueError, "x is no rectangular array"),
+            ({"x": np.ones((2, 3)) * 1j}, TypeError, "x has dtype complex128"),
+            ({"x": np.ma.ones((2, 3))}, TypeError, "x is a masked array"),
+            ({"x": [["a", "b", "c"]]}, TypeError, "x has dtype"),
+            ({"x": "relu"}, TypeError, "x has dtype"),
+            ({"x": np.ones((2, 3), object)}, TypeError, "x has dtype object"),
+            ({"x": np.ones((2, 3)), "batch": 3}, ValueError, "batch must be left out, or 2"),
+            ({"x": np.ones((2, 3)), "batch": 2.0}, TypeError, "batch must be a positive integer"),
+            ({"x": np.ones((2, 3)), "correlation": 0.1}, ValueError, "correlation must be left"),
+        ],
+    )
+    def test_refused(self, change, error, words):
+        with pytest.raises(error, match=words):
+            ic.propagate([3, 3], trials=10**15, **change)
+
+    def test_damaged_files(self):
+        data = ic.propagate([3, 2], x=np.ones((2, 3)), trials=2).to_dict()
+        for damage in ([[1, 2, 3]], [[1, 2], [3, 4]], [[1, 2, 3], [4]], [["x"] * 3] * 2, 3, "x"):
+            text = json.dumps({**data, "spec": {**data["spec"], "x": damage}})
+            with pytest.raises(ValueError, match="damaged"):
+                ic.Propagation.from_dict(json.loads(text))
