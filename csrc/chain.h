@@ -58,8 +58,8 @@ static size_t R(chain_state_size)(const ic_chain *c, size_t l) {
   return chain_round_up((c->batch + 15) / 16 * R(chain_panel)(n), IC_LINE_BYTES / sizeof(real));
 }
 
-/* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well, narrow
- * enough for a block of many rows to fit a slab, and for its outputs to stay in the second cache
+/* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well,
+ * narrow enough for a block of many rows to fit a slab, and for its outputs to stay in the second cache
  * level. */
 static size_t R(strip_columns)(size_t batch) {
   const size_t columns = IC_SLAB_OUTPUT_BYTES / sizeof(real) / (batch ? batch : 1) / 64 * 64;
@@ -250,7 +250,9 @@ static void R(panel_moments)(const real *x, size_t panel, size_t n, size_t batch
   for (size_t u = 0; u < n && batch; u += IC_UNIT_BLOCK) {
     const int block = n - u < IC_UNIT_BLOCK ? (int)(n - u) : IC_UNIT_BLOCK;
     ic_unit found[IC_UNIT_BLOCK];
-    R(moments_block)(x + 16 * u, 16, (ptrdiff_t)panel, block, batch, found, 1, moments);
+    R(ic_block) means;
+    R(block_means)(x + 16 * u, 16, (ptrdiff_t)panel, block, batch, &means);
+    R(block_powers)(x + 16 * u, 16, (ptrdiff_t)panel, block, batch, &means, found, 1, moments);
     merge_units(found, 1, (size_t)block, batch, moments);
   }
 }
@@ -332,7 +334,11 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, const rea
        u += IC_UNIT_BLOCK, x += 16 * IC_UNIT_BLOCK, out += 16 * IC_UNIT_BLOCK) {
     const int block = count - u < IC_UNIT_BLOCK ? (int)(count - u) : IC_UNIT_BLOCK;
     ic_unit *found = units ? units + 2 * u : merged;
-    if (moments) R(moments_block)(x, 16, panel, block, batch, found, 2, moments);
+    R(ic_block) before, after;
+    const int in_place = x == out;
+    if (moments) R(block_means)(x, 16, panel, block, batch, &before);
+    if (moments && in_place)
+      R(block_powers)(x, 16, panel, block, batch, &before, found, 2, moments);
     if (!gradient && (slope || count_saturated)) {
       const double saturated = R(chain_slopes)(x, slope, panel, block, batch, layer);
       if (count_saturated) moments[0].saturated += saturated;
@@ -351,7 +357,11 @@ static void R(chain_finish)(const ic_layer *layer, const int gradient, const rea
       skip += 16 * IC_UNIT_BLOCK;
     }
     if (slope) slope += 16 * IC_UNIT_BLOCK;
-    if (moments) R(moments_block)(out, 16, panel, block, batch, found + 1, 2, moments + 1);
+    if (moments) {
+      R(block_means)(out, 16, panel, block, batch, &after);
+      if (!in_place) R(block_powers)(x, 16, panel, block, batch, &before, found, 2, moments);
+      R(block_powers)(out, 16, panel, block, batch, &after, found + 1, 2, moments + 1);
+    }
     if (moments && !units) merge_units(found, 2, (size_t)block, batch, moments);
   }
   if (moments && !gradient && saturated_are_zeros) moments[0].saturated = moments[1].zeros;

@@ -178,13 +178,6 @@ IC_INLINE R(ic_powers) R(unit_powers)(const real *x, ptrdiff_t panel, size_t bat
   return sum;
 }
 
-/* Whether all values are zero. */
-static int R(unit_is_zero)(const real *x, ptrdiff_t panel, size_t batch) {
-  for (size_t b = 0; b < batch; b++)
-    if (x[(ptrdiff_t)(b / 16) * panel + (ptrdiff_t)(b % 16)] != 0) return 0;
-  return 1;
-}
-
 /* Counts the values that float16 rounds to infinity. */
 static double R(unit_overflows)(const real *x, ptrdiff_t panel, size_t batch) {
   const vreal limit = V(set)(IC_FLOAT16_OVERFLOW);
@@ -207,36 +200,67 @@ static double R(unit_nonfinite)(const real *x, ptrdiff_t panel, size_t batch, do
   return (double)n;
 }
 
-/* Of 1 <= units <= IC_UNIT_BLOCK units of 1 <= batch < 2^32 values: what a merge wants of unit u to
- * out[u * states], what needs no order into m. */
-static void R(moments_block)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int units,
-                             size_t batch, ic_unit *out, int states, ic_moments *m) {
-  _Alignas(64) double lanes[3][16 * IC_UNIT_BLOCK], sums[4][IC_UNIT_BLOCK];
+/* How many units are zero throughout, value by value. */
+static double R(zero_units)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int units,
+                            size_t batch) {
+  double zeros = 0;
+  for (int u = 0; u < units; u++, x += unit) {
+    int zero = 1;
+    for (size_t b = 0; b < batch; b++)
+      zero &= x[(ptrdiff_t)(b / 16) * panel + (ptrdiff_t)(b % 16)] == 0;
+    zeros += zero;
+  }
+  return zeros;
+}
+
+/* What the first pass over a block of units leaves to the second. */
+typedef struct {
+  R(ic_common) common;
+  double mean[IC_UNIT_BLOCK];
+} R(ic_block);
+
+/* The first pass over 1 <= units <= IC_UNIT_BLOCK units of 1 <= batch < 2^32 values. */
+static void R(block_means)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int units, size_t batch,
+                           R(ic_block) * block) {
+  _Alignas(64) double lanes[8 * IC_UNIT_BLOCK];
   R(ic_common) common = {V(zero)(), U(set)(0)};
   const f64x16 one = f64_one();
-  for (int u = units; u < IC_UNIT_BLOCK; u++)
-    for (int i = 0; i < 3; i++) f64_store(lanes[i] + 16 * u, f64_zero());
-  for (int u = 0; u < units; u++)
-    f64_store(lanes[0] + 16 * u, R(unit_sum)(x + u * unit, panel, batch, one, &common));
-  f64_store(sums[0], f64_div(f64_fold_rows(lanes[0]), f64_set((double)batch)));
-  for (int u = 0; u < units; u++) {
-    const R(ic_powers) powers = R(unit_powers)(x + u * unit, panel, batch, sums[0][u]);
-    f64_store(lanes[0] + 16 * u, powers.m2);
-    f64_store(lanes[1] + 16 * u, powers.m3);
-    f64_store(lanes[2] + 16 * u, powers.m4);
-  }
-  for (int i = 0; i < 3; i++) f64_store(sums[i + 1], f64_fold_rows(lanes[i]));
+  for (int u = 0; u < units; u++, x += unit)
+    f64_store_halves(lanes + 8 * u, R(unit_sum)(x, panel, batch, one, &common));
+  for (int u = units; u < IC_UNIT_BLOCK; u++) f64_store_halves(lanes + 8 * u, f64_zero());
+  f64_store(block->mean, f64_div(f64_fold_rows(lanes), f64_set((double)batch)));
+  block->common = common;
+}
 
-  int finite = 1; /* a unit with a value that is not finite has no finite mean */
+/* The second: what a merge wants of unit u to out[u * states], what needs no order into m. */
+static void R(block_powers)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int units,
+                            size_t batch, const R(ic_block) * block, ic_unit *out, int states,
+                            ic_moments *m) {
+  _Alignas(64) double lanes[3][8 * IC_UNIT_BLOCK], sums[3][IC_UNIT_BLOCK];
   for (int u = 0; u < units; u++) {
-    const ic_unit found = {sums[0][u], sums[1][u], sums[2][u], sums[3][u]};
-    out[u * states] = found;
-    finite &= found.mean - found.mean == 0;
-    /* squares may underflow, so both being 0 is no proof */
-    if (found.mean == 0 && found.m2 == 0 && R(unit_is_zero)(x + u * unit, panel, batch))
-      m->dead += (double)batch;
+    const R(ic_powers) powers = R(unit_powers)(x + u * unit, panel, batch, block->mean[u]);
+    f64_store_halves(lanes[0] + 8 * u, powers.m2);
+    f64_store_halves(lanes[1] + 8 * u, powers.m3);
+    f64_store_halves(lanes[2] + 8 * u, powers.m4);
   }
-  double abs_max = finite ? (double)V(fold_max)(common.abs_max) : 0;
+  for (int u = units; u < IC_UNIT_BLOCK; u++)
+    for (int i = 0; i < 3; i++) f64_store_halves(lanes[i] + 8 * u, f64_zero());
+  for (int i = 0; i < 3; i++) f64_store(sums[i], f64_fold_rows(lanes[i]));
+
+  const m64x16 own = m64_first(units);
+  const f64x16 mean = f64_load(block->mean), zero = f64_zero();
+  /* a unit with a value that is not finite has no finite mean */
+  const int finite = m64_bits(m64_and(own, f64_eq(f64_sub(mean, mean), zero))) == m64_bits(own);
+  const m64x16 flat = m64_and(f64_eq(mean, zero), f64_eq(f64_load(sums[0]), zero));
+  double dead = f64_fold_add(f64_select(m64_and(own, flat), f64_set(1), zero));
+  /* squares of float64 may underflow, so both being 0 is no proof */
+  if (sizeof(real) == 8 && dead > 0) dead = R(zero_units)(x, unit, panel, units, batch);
+  m->dead += dead * (double)batch;
+  for (int u = 0; u < units; u++) {
+    const ic_unit found = {block->mean[u], sums[0][u], sums[1][u], sums[2][u]};
+    out[u * states] = found;
+  }
+  double abs_max = finite ? (double)V(fold_max)(block->common.abs_max) : 0;
   if (!finite)
     for (int u = 0; u < units; u++)
       m->nonfinite += R(unit_nonfinite)(x + u * unit, panel, batch, &abs_max);
@@ -244,7 +268,7 @@ static void R(moments_block)(const real *x, ptrdiff_t unit, ptrdiff_t panel, int
     for (int u = 0; u < units; u++)
       m->overflows += R(unit_overflows)(x + u * unit, panel, batch);
   if (abs_max > m->abs_max) m->abs_max = abs_max;
-  m->zeros += (double)U(total)(common.zeros);
+  m->zeros += (double)U(total)(block->common.zeros);
 }
 
 /* Domain: any x (units, batch), NaN and infinities included; batch < 2^32. Max error: of the
@@ -255,7 +279,9 @@ static void R(moments)(const real *x, size_t units, size_t batch, ic_moments *m)
   for (size_t u = 0; u < units; u += IC_UNIT_BLOCK) {
     const int block = units - u < IC_UNIT_BLOCK ? (int)(units - u) : IC_UNIT_BLOCK;
     ic_unit found[IC_UNIT_BLOCK];
-    R(moments_block)(x + u * batch, (ptrdiff_t)batch, 16, block, batch, found, 1, m);
+    R(ic_block) means;
+    R(block_means)(x + u * batch, (ptrdiff_t)batch, 16, block, batch, &means);
+    R(block_powers)(x + u * batch, (ptrdiff_t)batch, 16, block, batch, &means, found, 1, m);
     merge_units(found, 1, (size_t)block, batch, m);
   }
   fpmode_leave(mode);
@@ -296,13 +322,13 @@ static double R(mean_cosine)(const real *x, size_t panel, size_t units, size_t b
   if (rows < 2) return NAN;
   f64x16 total = zero;
   for (size_t u = 0; u < units; u += IC_UNIT_BLOCK) {
-    _Alignas(64) double sums[16 * IC_UNIT_BLOCK];
+    _Alignas(64) double sums[8 * IC_UNIT_BLOCK];
     for (size_t i = 0; i < IC_UNIT_BLOCK; i++) {
       f64x16 sum = zero;
       if (u + i < units)
         for (size_t b = 0; b < batch; b += 16)
           sum = f64_fma(IC_LOAD_WIDE(x + b / 16 * panel + 16 * (u + i)), f64_load(scales + b), sum);
-      f64_store(sums + 16 * i, sum);
+      f64_store_halves(sums + 8 * i, sum);
     }
     const f64x16 v = f64_fold_rows(sums);
     total = f64_fma(v, v, total);

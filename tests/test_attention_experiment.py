@@ -14,7 +14,8 @@ import initcore as ic
 from initcore.experiments.attention import _experiment
 from initcore.experiments.attention_trial import Attention
 from initcore.experiments.norms import normalize
-from initcore.results.attention import LINKS, MEANS, PULL_STDS, WEIGHTS
+from initcore.results.attention import WEIGHTS
+from initcore.results.attention_links import LINKS, MEANS, PULL_STDS
 
 SMALL = {"d_model": 32, "n_heads": 2, "seq": 9}
 

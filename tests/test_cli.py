@@ -104,6 +104,16 @@ def test_propagate_correlated_inputs(capsys, tmp_path):
     assert run(capsys, "propagate", *SMALL, "--correlation", "-0.5")[0] == 2
 
 
+def test_propagate_until_it_is_known_well_enough(capsys, tmp_path):
+    path = tmp_path / "early.json"
+    options = (*SMALL, "--init", "kaiming_normal", "--trials", 500, "--json", path)
+    code, out, _ = run(capsys, "propagate", *options, "--rtol", "0.5")
+    assert code == 0
+    assert ic.Propagation.load(path).n_trials == 8
+    assert "8 trials" in out
+    assert run(capsys, "propagate", *options, "--rtol", "0")[0] == 2
+
+
 def test_without_options_it_compares_four_initializers(monkeypatch, capsys):
     module = importlib.import_module("initcore.cli.propagate")
     asked = {}

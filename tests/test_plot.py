@@ -85,6 +85,18 @@ def test_a_second_moment_its_errors_its_theory_and_its_networks(word):
     assert low < energies.min() < energies.max() < high
 
 
+def test_networks_of_given_inputs(rng):
+    """Twice as large, and four times the energy: the bands and the table's median go with it."""
+    x = 2 * rng.choice([-1.0, 1.0], size=(3, 8))
+    result = propagate("normal(std=0.2)", x=x, batch=3, trials=30)
+    assert result.input_second_moment == 4
+    wide, _ = bands(panel(result.plot(), "of h"))
+    energies = 4 * np.exp(result.pre.log_energy_quantiles)
+    assert np.array_equal(wide, energies[[0, 4]])
+    heading, first = result.tables()[0][1][:2]
+    assert first[heading.index("median")] == f"{energies[2, 0]:.2g}"
+
+
 def test_the_words_of_a_portrait():
     result = propagate(backward=True)
     figure = result.plot()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What goes into the chains of propagate: correlated inputs, and the user's own."""
+"""What goes into the chains of propagate: correlated inputs, the user's own, and own weights."""
 
 import json
 import math
 import pickle
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -259,3 +260,135 @@ class TestOwnInputs:
             text = json.dumps({**data, "spec": {**data["spec"], "x": damage}})
             with pytest.raises(ValueError, match="damaged"):
                 ic.Propagation.from_dict(json.loads(text))
+
+
+def orthogonal(seed, trial, layer, shape):
+    return ic.orthogonal()(shape, seed=seed, name=f"layers.{layer}.weight", trial=trial)
+
+
+def kaiming(seed, trial, layer, shape):
+    return ic.kaiming_normal()(shape, seed=seed, name=f"layers.{layer}.weight", trial=trial)
+
+
+class Scaled:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, seed, trial, layer, shape):
+        return self.factor * kaiming(seed, trial, layer, shape)
+
+
+def same_measurements(a, b):
+    return all(getattr(a, side).equals(getattr(b, side)) for side in ("pre", "post")) and (
+        a.grad_weight is None or a.grad_weight.equals(b.grad_weight)
+    )
+
+
+class TestFunctions:
+    CHAIN = {"widths": [20, 30, 9], "bias": "normal(0.1)", "trials": 6}  # noqa: RUF012
+
+    @pytest.mark.parametrize("backward", [False, True])
+    def test_what_an_initializer_does_a_function_can(self, backward, always_shared):
+        """The same weights give the same bits: in one thread, in several, and in several that
+        share a trial."""
+        named = ic.propagate(**self.CHAIN, backward=backward, threads=1)
+        for threads, trials in ((1, 6), (2, 6), (7, 6)):
+            chain = {**self.CHAIN, "trials": trials, "backward": backward, "threads": threads}
+            result = ic.propagate(**chain, init=kaiming)
+            assert same_measurements(result, named)
+        mixed = ic.propagate(**self.CHAIN, init=["kaiming_normal", kaiming], backward=backward)
+        assert same_measurements(mixed, named)
+        assert mixed.spec["init"] == ("kaiming_normal()", f"{__name__}.kaiming")
+
+    def test_it_is_called_once_a_trial_and_layer_with_the_seed(self):
+        calls = []
+
+        def recorded(seed, trial, layer, shape):
+            calls.append((seed, trial, layer, shape))
+            return np.ones(shape)
+
+        ic.propagate([3, 4, 2], init=recorded, trials=range(5, 8), seed=9, threads=2)
+        assert sorted(calls) == [
+            (9, trial, layer, shape)
+            for trial in range(5, 8)
+            for layer, shape in enumerate([(4, 3), (2, 4)])
+        ]
+
+    def test_the_result_names_it_and_has_its_weights(self, tmp_path):
+        result = ic.propagate(**self.CHAIN, init=Scaled(0.5))
+        assert result.spec["init"] == f"{__name__}.Scaled"
+        assert result.label == f"{__name__}.Scaled"
+        expected = np.float32(0.5) * kaiming(0, 3, 1, (9, 30))
+        assert same_bits(result.weights(3, 1), expected)
+        assert np.isnan(result.theory.pre.second_moment).all()
+        assert str(result)
+        result.save(tmp_path / "chain.json")
+        loaded = ic.Propagation.load(tmp_path / "chain.json")
+        for other in (loaded, pickle.loads(pickle.dumps(result))):
+            assert other.equals(result)
+            with pytest.raises(ValueError, match=r"layer 1 came from the function .*Scaled"):
+                other.weights(3, 1)
+        with pytest.raises(ValueError, match=r"init: .*Scaled names a function"):
+            ic.propagate(**loaded.spec)
+        more = ic.propagate(**{**loaded.spec, "init": Scaled(0.5)}, trials=range(6, 8))
+        for total in (loaded + more, more + loaded):
+            assert same_bits(total.weights(3, 1), expected)
+        mixed = ic.propagate(**self.CHAIN, init=["ones", kaiming])
+        assert same_bits(mixed.weights(0, 0), np.ones((30, 20), np.float32))
+
+    def test_theory_is_known_up_to_it(self):
+        result = ic.propagate([20] * 4, init=["kaiming_normal", kaiming, "ones"], backward=True)
+        assert result.theory.pre.second_moment[0] == pytest.approx(2)
+        assert np.isnan(result.theory.pre.second_moment[1:]).all()
+        assert np.isnan(result.theory.grad_pre.second_moment[:2]).all()
+
+    def test_any_real_array_will_do(self):
+        half = ic.propagate([3, 4], init=lambda *_: np.full((4, 3), 0.5, np.float16), trials=2)
+        for value in (np.full((4, 3), 0.5), [[0.5] * 3] * 4, np.full((3, 4), 0.5, ">f4").T):
+            again = ic.propagate([3, 4], init=lambda *_, value=value: value, trials=2)
+            assert same_measurements(again, half)
+
+    def test_orthogonal_layers_keep_every_norm(self):
+        x = np.ones((2, 16))
+        result = ic.propagate(
+            [16] * 9, x=x, activation="linear", init=orthogonal, dtype=float, trials=3
+        )
+        assert result.post.second_moment == pytest.approx([1] * 8, rel=1e-5)
+
+    def test_executors(self):
+        here = ic.propagate(**self.CHAIN, init=kaiming)
+        with ThreadPoolExecutor(2) as executor:
+            assert ic.propagate(**self.CHAIN, init=kaiming, executor=executor).equals(here)
+            local = ic.propagate(**self.CHAIN, init=lambda *call: kaiming(*call), executor=executor)
+            assert same_measurements(local, here)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+            assert ic.propagate(**self.CHAIN, init=kaiming, executor=executor).equals(here)
+            with pytest.raises(TypeError, match=r"init: .*lambda.* cannot be sent"):
+                ic.propagate(**self.CHAIN, init=lambda *call: kaiming(*call), executor=executor)
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    @pytest.mark.parametrize(
+        ("value", "error", "words"),
+        [
+            (np.ones((3, 4)), ValueError, r"layer 0 in trial \d has shape \(3, 4\): \(4, 3\)"),
+            (1.0, ValueError, r"has shape \(\): \(4, 3\)"),
+            (None, TypeError, "what init gave for layer 0 in trial . has dtype object"),
+            (np.ones((4, 3)) * 1j, TypeError, "has dtype complex128"),
+            (np.ma.ones((4, 3)), TypeError, "is a masked array"),
+            ([[1, 2], [3]], ValueError, "is no rectangular array"),
+        ],
+    )
+    def test_what_it_gives_is_checked(self, value, error, words, threads):
+        with pytest.raises(error, match=words):
+            ic.propagate([3, 4], init=lambda *_: value, trials=4, threads=threads)
+
+    def test_its_own_errors_come_through(self):
+        def faulty(seed, trial, layer, shape):
+            raise KeyError(trial)
+
+        with pytest.raises(KeyError, match="7"):
+            ic.propagate([3, 4], init=faulty, trials=range(7, 8))
+
+    def test_gram_has_no_weights_to_give(self):
+        with pytest.raises(ValueError, match=r"init of layer 1 must be normal.*kaiming: use meth"):
+            ic.propagate([3, 4, 4], init=["normal(1)", kaiming], method="gram", trials=10**15)

@@ -222,20 +222,22 @@ IC_INLINE double f64_fold_add(f64x16 x) {
   const __m128d w = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
   return _mm_cvtsd_f64(_mm_add_sd(w, _mm_unpackhi_pd(w, w)));
 }
+IC_INLINE void f64_store_halves(double *p, f64x16 x) {
+  _mm256_storeu_pd(p, _mm256_add_pd(x.a, x.c));
+  _mm256_storeu_pd(p + 4, _mm256_add_pd(x.b, x.d));
+}
 IC_INLINE __m256d ic_fold_rows(const double *x) { /* four rows */
   __m256d v[4];
-  for (int r = 0; r < 4; r++) {
-    const f64x16 row = f64_load(x + 16 * r);
-    v[r] = _mm256_add_pd(_mm256_add_pd(row.a, row.c), _mm256_add_pd(row.b, row.d));
-  }
+  for (int r = 0; r < 4; r++)
+    v[r] = _mm256_add_pd(_mm256_loadu_pd(x + 8 * r), _mm256_loadu_pd(x + 8 * r + 4));
   for (int r = 0; r < 2; r++) /* rows r and r + 2: 0 0 2 2 */
-    v[r] = _mm256_add_pd(_mm256_permute2f128_pd(v[r], v[r + 2], 0x20),
-                         _mm256_permute2f128_pd(v[r], v[r + 2], 0x31));
-  return _mm256_add_pd(_mm256_unpacklo_pd(v[0], v[1]), _mm256_unpackhi_pd(v[0], v[1]));
+    v[r] = _mm256_add_pd(_mm256_blend_pd(v[r], v[r + 2], 0xC),
+                         _mm256_permute2f128_pd(v[r], v[r + 2], 0x21));
+  return _mm256_add_pd(_mm256_blend_pd(v[0], v[1], 0xA), _mm256_shuffle_pd(v[0], v[1], 0x5));
 }
 IC_INLINE f64x16 f64_fold_rows(const double *x) {
-  return (f64x16){ic_fold_rows(x), ic_fold_rows(x + 64), ic_fold_rows(x + 128),
-                  ic_fold_rows(x + 192)};
+  return (f64x16){ic_fold_rows(x), ic_fold_rows(x + 32), ic_fold_rows(x + 64),
+                  ic_fold_rows(x + 96)};
 }
 IC_INLINE double f64_fold_max(f64x16 x) {
   const __m256d v = _mm256_max_pd(_mm256_max_pd(x.a, x.c), _mm256_max_pd(x.b, x.d));

@@ -193,26 +193,27 @@ IC_INLINE double f64_fold_add(f64x16 x) {
   const __m128d w = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
   return _mm_cvtsd_f64(_mm_add_sd(w, _mm_unpackhi_pd(w, w)));
 }
+IC_INLINE void f64_store_halves(double *p, f64x16 x) {
+  _mm512_storeu_pd(p, _mm512_add_pd(x.a, x.b));
+}
+/* Halves of x and y, those that a mask or an immediate chooses: x's folded, then y's. */
+#define IC_FOLD(x, y, blend, shuffle, immediate) \
+  _mm512_add_pd(_mm512_mask_blend_pd(blend, x, y), shuffle(x, y, immediate))
 IC_INLINE __m512d ic_fold_rows(const double *x) { /* eight rows */
   __m512d v[8];
-#define IC_FOLD(x, y, op, first, last) \
-  _mm512_add_pd(op(x, y, first), op(x, y, last)) /* x's halves, then y's */
-  for (int r = 0; r < 8; r++)
-    v[r] = _mm512_add_pd(_mm512_loadu_pd(x + 16 * r), _mm512_loadu_pd(x + 16 * r + 8));
-  for (int r = 0; r < 4; r++) { /* rows r and r + 4: 0 0 0 0 4 4 4 4 */
-    v[r] = IC_FOLD(v[r], v[r + 4], _mm512_shuffle_f64x2, 0x44, 0xEE);
+  for (int r = 0; r < 8; r++) v[r] = _mm512_loadu_pd(x + 8 * r);
+  for (int r = 0; r < 4; r++) /* rows r and r + 4: 0 0 0 0 4 4 4 4 */
+    v[r] = IC_FOLD(v[r], v[r + 4], 0xF0, _mm512_shuffle_f64x2, 0x4E);
+  for (int r = 0; r < 2; r++) { /* 0 0 2 2 4 4 6 6 */
+    const __m512d crossed = _mm512_permutex_pd(_mm512_mask_blend_pd(0x33, v[r], v[r + 2]), 0x4E);
+    v[r] = _mm512_add_pd(_mm512_mask_blend_pd(0xCC, v[r], v[r + 2]), crossed);
   }
-  for (int r = 0; r < 2; r++) { /* 0 0 4 4 2 2 6 6 */
-    v[r] = IC_FOLD(v[r], v[r + 2], _mm512_shuffle_f64x2, 0x88, 0xDD);
-  }
-#undef IC_FOLD
-  /* 0 1 4 5 2 3 6 7 */
-  const __m512d sums = _mm512_add_pd(_mm512_unpacklo_pd(v[0], v[1]),
-                                     _mm512_unpackhi_pd(v[0], v[1]));
-  return _mm512_permutexvar_pd(_mm512_setr_epi64(0, 1, 4, 5, 2, 3, 6, 7), sums);
+  /* 0 1 2 3 4 5 6 7 */
+  return IC_FOLD(v[0], v[1], 0xAA, _mm512_shuffle_pd, 0x55);
 }
+#undef IC_FOLD
 IC_INLINE f64x16 f64_fold_rows(const double *x) {
-  return (f64x16){ic_fold_rows(x), ic_fold_rows(x + 128)};
+  return (f64x16){ic_fold_rows(x), ic_fold_rows(x + 64)};
 }
 IC_INLINE double f64_fold_max(f64x16 x) {
   const __m512d u = _mm512_max_pd(x.a, x.b);

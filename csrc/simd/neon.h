@@ -222,10 +222,23 @@ IC_INLINE double f64_fold_add(f64x16 x) {
   const float64x2_t v = vaddq_f64(vaddq_f64(x.b, x.f), vaddq_f64(x.d, x.h));
   return vpaddd_f64(vaddq_f64(u, v));
 }
+IC_INLINE void f64_store_halves(double *p, f64x16 x) {
+  vst1q_f64(p, vaddq_f64(x.a, x.e));
+  vst1q_f64(p + 2, vaddq_f64(x.b, x.f));
+  vst1q_f64(p + 4, vaddq_f64(x.c, x.g));
+  vst1q_f64(p + 6, vaddq_f64(x.d, x.h));
+}
+IC_INLINE float64x2_t ic_fold_half(const double *x) { /* to two lanes */
+  const float64x2_t even = vaddq_f64(vld1q_f64(x), vld1q_f64(x + 4));
+  return vaddq_f64(even, vaddq_f64(vld1q_f64(x + 2), vld1q_f64(x + 6)));
+}
+IC_INLINE float64x2_t ic_fold_rows(const double *x) { /* two rows */
+  return vpaddq_f64(ic_fold_half(x), ic_fold_half(x + 8));
+}
 IC_INLINE f64x16 f64_fold_rows(const double *x) {
-  double sums[16];
-  for (int r = 0; r < 16; r++) sums[r] = f64_fold_add(f64_load(x + 16 * r));
-  return f64_load(sums);
+  return (f64x16){ic_fold_rows(x),      ic_fold_rows(x + 16), ic_fold_rows(x + 32),
+                  ic_fold_rows(x + 48), ic_fold_rows(x + 64), ic_fold_rows(x + 80),
+                  ic_fold_rows(x + 96), ic_fold_rows(x + 112)};
 }
 IC_INLINE f32x16 f32_abs_max(f32x16 x, f32x16 m) { return f32_max(f32_abs(x), m); }
 IC_INLINE f64x16 f64_abs_max(f64x16 x, f64x16 m) { return f64_max(f64_abs(x), m); }

@@ -10,7 +10,8 @@
  * select(m, x, y) = m ? x : y;  andnot(x, y) = ~x & y;  fnma(x, y, z) = z - x*y, one rounding.
  * sign_mask the mask of the lanes whose top bit is set.
  * fold_*    one value of 16 lanes: l with l + 8, then l + 4, l + 2, l + 1.
- * fold_rows the fold_add of each of 16 rows of 16 values.
+ * store_halves  the eight sums of lanes l and l + 8, with which fold_add begins; fold_rows ends it
+ *           for 16 such rows.
  * fma_add(x, one, y) = x + y, given `one` = f64_one(): for loops that would keep the adders busy and
  *           the multipliers idle, as fma(x, one, y).
  * abs_max(x, m) = max(|x|, m); of a NaN in x it may make NaN or m.
@@ -151,8 +152,15 @@ typedef struct { uint64_t v[8]; } u64x8;
 IC_FLOAT(f32, float, u32, m32, uint32_t, fmaf, sqrtf, 0x1.8p23f)
 IC_FLOAT(f64, double, u64, m64, uint64_t, fma, sqrt, 0x1.8p52)
 
+IC_INLINE void f64_store_halves(double *p, f64x16 x) {
+  for (int l = 0; l < 8; l++) p[l] = x.v[l] + x.v[l + 8];
+}
+IC_INLINE double ic_fold_half(const double *x) {
+  const double a = x[0] + x[4], b = x[1] + x[5], c = x[2] + x[6], d = x[3] + x[7];
+  return (a + c) + (b + d);
+}
 IC_INLINE f64x16 f64_fold_rows(const double *x) {
-  IC_LANES(f64x16, 16, f64_fold_add(f64_load(x + 16 * l)))
+  IC_LANES(f64x16, 16, ic_fold_half(x + 8 * l))
 }
 IC_INLINE f64x16 f64_one(void) { return f64_set(1); }
 IC_INLINE f64x16 f64_fma_add(f64x16 x, f64x16 one, f64x16 y) {

@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from .kernels.attention import attention, attention_backward, attention_stats
     from .kernels.chain import chain, chain_backward, moments
     from .kernels.softmax import softmax, softmax_backward
-    from .results.attention import AttentionPropagation, ScalingComparison
+    from .results.attention import AttentionPropagation
     from .results.attention_rows import AttentionRows, AttentionSummary
     from .results.layers import ChainLayers, LayerStats
     from .results.propagation import Comparison, Propagation
+    from .results.scaling_comparison import ScalingComparison
     from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
     __version__: str
@@ -70,7 +71,7 @@ _LATER = {
     "Comparison": "results.propagation",
     "LayerStats": "results.layers",
     "Propagation": "results.propagation",
-    "ScalingComparison": "results.attention",
+    "ScalingComparison": "results.scaling_comparison",
     "SoftmaxRows": "results.softmax_rows",
     "SoftmaxSummary": "results.softmax_rows",
     "attention": "kernels.attention",

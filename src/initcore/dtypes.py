@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -25,7 +25,7 @@ class Dtype:
     largest: float
     half: int = 0  # the number by which the kernels know a format of 16 bits
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[Any]:
         """Its NumPy dtype; ImportError for bfloat16 where ml_dtypes is not installed."""
         if self.name != "bfloat16":

@@ -316,7 +316,7 @@ class Initializer:
         numbers = {
             "seed": streams.check_seed(seed),
             "stream": streams.stream_id(name, trial),
-            "threads": streams.resolve_threads(threads),
+            "threads": streams.resolve_threads(threads, streams.n_tasks(sizes)),
         }
         piece = None if shard is None else Shard.of(sizes, shard)
         local = sizes if piece is None else piece.sizes
@@ -394,8 +394,7 @@ def _initializer(make_rule: Callable[P, Rule | Law]) -> Callable[P, Initializer]
     """Make a function that returns a rule one that returns an initializer, which knows the call."""
     signature = _with_layout(inspect.signature(make_rule))
 
-    @functools.wraps(make_rule)
-    def make(*args: P.args, **kwargs: P.kwargs) -> Initializer:
+    def build(*args: P.args, **kwargs: P.kwargs) -> Initializer:
         bound = _bind(make_rule.__name__, signature, *args, **kwargs)
         made = make_rule(*args, **kwargs)
         rule = Same(made) if isinstance(made, Law) else made
@@ -405,6 +404,12 @@ def _initializer(make_rule: Callable[P, Rule | Law]) -> Callable[P, Initializer]
             if (literal := _literal(value)) != _literal(signature.parameters[name].default)
         )
         return Initializer(rule, f"{make_rule.__name__}({arguments})")
+
+    default = functools.cache(build)  # the most frequent call, and values can be shared
+
+    @functools.wraps(make_rule)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Initializer:
+        return build(*args, **kwargs) if args or kwargs else default()
 
     make.__signature__ = signature.replace(return_annotation="Initializer")  # type: ignore[attr-defined]
     INITIALIZERS[make_rule.__name__] = make

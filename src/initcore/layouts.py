@@ -47,9 +47,9 @@ def positive(argument: str, value: object) -> int:
 
 def check_shape(shape: Shape) -> tuple[int, ...]:
     """The sizes of a shape as a tuple; TypeError for what is no integer, ValueError below 0."""
-    plain = type(shape) is tuple and all(type(size) is int for size in shape)
+    plain = type(shape) is tuple and {*map(type, shape)} <= {int}
     sizes = cast(tuple[int, ...], shape) if plain else integers("shape", shape)
-    if any(size < 0 for size in sizes):
+    if sizes and min(sizes) < 0:
         raise ValueError(f"shape must not have negative sizes, got {shape!r}")
     return sizes
 

@@ -64,7 +64,7 @@ def propagation(
     One result: the second moment of the pre-activation h on a logarithmic axis, its mean over
     trials with standard errors and the infinite-width prediction dashed, over bands that hold the
     middle 50 and 90 % of the networks. The bands are quantiles of E[h²] / E[x²], x being a trial's
-    input: E[h²] itself at E[x²] = 1, which standard normal inputs have on average. Beside it the
+    input, times the E[x²] of given inputs, or 1, which drawn ones have on average. Beside it the
     same of the gradient by h where there is a backward pass, over what enters at the top. Below,
     the shares of zeros or else of saturated pre-activations, and of dead units, where there are
     any; and the mean cosine of two inputs' pre-activations where there are two.
@@ -144,20 +144,27 @@ class _Signal(NamedTuple):
     name: str
     quantity: str
     stats: LayerStats
+    entering: float  # the second moment that log energies are relative to
     predicted: LayerStats | None
     verdict: str
 
 
 def _signals(result: Propagation) -> list[_Signal]:
     """What travels up the layers and, where there is a backward pass, down."""
-    forward = _fitted(result.outcome, result.factor, result.factor_se)
     signals = [
-        _Signal("forward", "second moment of h", result.pre, result.theory.pre, forward),
+        _Signal(
+            "forward",
+            "second moment of h",
+            result.pre,
+            result.input_second_moment,
+            result.theory.pre,
+            _fitted(result.outcome, result.factor, result.factor_se),
+        )
     ]
     if result.grad_pre is not None:
-        backward = _fitted(result.grad_outcome, result.grad_factor, result.grad_factor_se)
-        of = "second moment of ∂/∂h"
-        signals.append(_Signal("backward", of, result.grad_pre, result.theory.grad_pre, backward))
+        verdict = _fitted(result.grad_outcome, result.grad_factor, result.grad_factor_se)
+        of, predicted = "second moment of ∂/∂h", result.theory.grad_pre
+        signals.append(_Signal("backward", of, result.grad_pre, 1.0, predicted, verdict))
     return signals
 
 
@@ -181,7 +188,7 @@ def _portrait(result: Propagation) -> Figure:
     )
     for signal, colour in zip(signals, (_PALETTE[1], _PALETTE[0]), strict=False):
         axes = panels[signal.name]
-        bands = _bands(signal.stats) if result.n_trials > 1 else []
+        bands = _bands(signal) if result.n_trials > 1 else []
         for band, opacity in zip(bands, _OPACITIES, strict=False):
             axes.fill_between(_layers(signal.stats), *band, color=colour, alpha=opacity, lw=0)
         _curve(axes, signal, colour)
@@ -287,11 +294,12 @@ def _error_bars(
     axes.vlines(at + 1, low[at], high[at], color=colour, linewidth=1.1)
 
 
-def _bands(stats: LayerStats) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def _bands(signal: _Signal) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Between which energies the middle 90 and 50 % of the networks lie: none where a network
     overflows, for then the quantiles are of the others alone."""
+    stats = signal.stats
     with np.errstate(over="ignore"):
-        energies = np.exp(stats.log_energy_quantiles)
+        energies = signal.entering * np.exp(stats.log_energy_quantiles)
     energies = _visible(np.where(stats.overflow_trials > 0, np.nan, energies))
     return [(energies[i], energies[-1 - i]) for i in range(len(QUANTILES) // 2)]
 

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +53,11 @@ class Distribution:
     low: float = -np.inf
     high: float = np.inf
     truncation: tuple[float, ...] = ()
+
+    @cached_property
+    def words(self) -> tuple[Any, ...]:
+        """What a kernel's draw takes after seed and stream."""
+        return self.kind, self.scale, self.shift, self.low, self.high, self.truncation
 
 
 # --- seeds, names, trials -------------------------------------------------------------------------
@@ -405,6 +410,11 @@ class Shard:
         return slice(first, last), Shard(self.shape, ranges)
 
 
+def n_tasks(shape: tuple[int, ...]) -> int:
+    """How many threads can help to fill so large an array."""
+    return -(-prod(shape) // _TASK_ELEMENTS)
+
+
 def fill(
     out: npt.NDArray[Any],
     distribution: Distribution,
@@ -417,8 +427,8 @@ def fill(
     """The elements of `out`, of any memory layout, become those of the stream that have the same
     logical C-order index in the global tensor, of which `out` is a shard, or the whole."""
     draw = _core.default().draw
-    d, half = distribution, find_dtype(out.dtype).half
-    words = (seed, stream, d.kind, d.scale, d.shift, d.low, d.high, d.truncation)
+    half = find_dtype(out.dtype).half
+    words = (seed, stream, *distribution.words)
     out = np.asarray(out)  # a matrix would stay one
     contiguous = out.flags.c_contiguous and out.flags.aligned
     if contiguous:

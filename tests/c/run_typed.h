@@ -165,7 +165,8 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
     const int shaped = activation % 2; /* with norms and residual branches */
     ic_layer layers[T(LAYERS)];
     REAL *arrays[2 * T(LAYERS) + 1] = {NULL};
-    ic_chain chain = {42, batch, T(LAYERS), {NULL, 0, normal, 1}, layers, 0, {NULL, 0, normal, 20}};
+    ic_chain chain = {.seed = 42, .batch = batch, .n_layers = T(LAYERS), .layers = layers,
+                      .input = {NULL, 0, normal, 1}, .output_gradient = {NULL, 0, normal, 20}};
     const ic_source common = {NULL, 0, normal, 21};
     if (!stored && batch % 2) chain.common = &common;
     if (stored) {

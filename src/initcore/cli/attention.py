@@ -24,7 +24,7 @@ from initcore.cli.common import (
 )
 from initcore.experiments.attention import compare_scalings
 from initcore.initializers import initializer
-from initcore.results.attention import ScalingComparison
+from initcore.results.scaling_comparison import ScalingComparison
 from initcore.results.text import text_table
 from initcore.scaling import scaling as scaling_of
 from initcore.specifications import non_negative_number, split_top_level

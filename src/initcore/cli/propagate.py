@@ -28,7 +28,7 @@ from initcore.cli.common import (
 )
 from initcore.experiments.chain import compare_inits
 from initcore.initializers import initializer
-from initcore.results.propagation import Comparison, Propagation
+from initcore.results.propagation import Comparison
 from initcore.results.text import text_table
 from initcore.specifications import split_top_level
 
@@ -81,6 +81,14 @@ def propagate(
         float, typer.Option(metavar="X", min=0, max=1, help="Of any two inputs.")
     ] = 0.0,
     trials: Annotated[int, typer.Option(min=1, help="Independent draws of everything.")] = 100,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Fewer trials, once the relative error of the last layer's second moment is X.",
+            show_default="all trials",
+        ),
+    ] = None,
     backward: Annotated[
         bool,
         typer.Option("--backward", help="Send a standard normal gradient back down, too."),
@@ -128,6 +136,7 @@ def propagate(
             batch=batch,
             correlation=correlation,
             trials=trials,
+            rtol=rtol,
             seed=seed,
             backward=backward,
             method=str(method),
@@ -143,8 +152,7 @@ def propagate(
 def _show(results: Comparison, quiet: bool) -> None:
     out = console()
     if not quiet:
-        first: Propagation = results[0]
-        out.print(first.title.removeprefix(f"{first.label}: "))
+        out.print(results.title)
         for result in results:
             out.print(Text(result.label, "bold"))
             for caption, rows in result.tables():

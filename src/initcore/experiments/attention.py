@@ -27,9 +27,9 @@ from initcore.kernels.arrays import FLOAT32, check_finite_in
 from initcore.results.attention import (
     WEIGHTS,
     AttentionPropagation,
-    ScalingComparison,
     weight_law,
 )
+from initcore.results.scaling_comparison import ScalingComparison
 from initcore.scaling import Scaling, Sizes, scaling
 from initcore.specifications import finite_number, non_negative_number
 from initcore.streams import check_seed, parallel, resolve_threads

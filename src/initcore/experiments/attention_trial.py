@@ -17,14 +17,8 @@ from initcore.experiments import engine
 from initcore.experiments.norms import Normalized, normalize
 from initcore.initializers import initializer, normal
 from initcore.kernels.attention import rounded_sum
-from initcore.results.attention import (
-    ALL_COLUMNS,
-    FORWARD_COLUMNS,
-    MEANS,
-    PULL_STDS,
-    WEIGHTS,
-    weight_law,
-)
+from initcore.results.attention import WEIGHTS, weight_law
+from initcore.results.attention_links import ALL_COLUMNS, FORWARD_COLUMNS, MEANS, PULL_STDS
 from initcore.results.attention_rows import AttentionRows
 from initcore.results.exact import Accumulator, ExactRecord
 from initcore.results.softmax_rows import exact_means
@@ -34,7 +28,7 @@ from initcore.streams import stream_id
 Real = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
-_LINEAR = activation("linear")
+_LINEAR = activation("linear").kernel_words
 # Rows whose largest probability reaches this are counted as saturated.
 _SATURATION = 0.99
 
@@ -121,7 +115,7 @@ class _Projection:
             experiment.seed,
             len(x),
             [shape[1], shape[0]],
-            [(_LINEAR.kernel_id, _LINEAR.parameter, _LINEAR.saturation_threshold)],
+            [_LINEAR],
             x,
             [source],
             [None],
@@ -129,7 +123,13 @@ class _Projection:
         )
         self._out = _core.Gradients("float32", self._dx, [None], [None])
         self._kernels = _core.default()
-        self._workspace = np.empty(self._kernels.chain_workspace(self._chain), np.uint8)
+        self._workspace = np.empty(0, np.uint8)
+
+    def share(self, workspace: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Works in this scratch if it is large enough, else in more, and returns what it took."""
+        size = self._kernels.chain_workspace(self._chain)
+        self._workspace = workspace if workspace.size >= size else np.empty(size, np.uint8)
+        return self._workspace
 
     def forward(self, trial: int, cancel: engine.Cancel) -> Real:
         """y, which the next trial overwrites."""
@@ -265,6 +265,10 @@ class AttentionWorker:
         self._head_output = np.empty((tokens, e.n_heads * e.d_k), np.float32)
         self._projections = [_Projection(e, which, self._normalized) for which in WEIGHTS[:3]]
         self._last = _Projection(e, WEIGHTS[3], self._head_output)
+        nothing = scratch = np.empty(0, np.uint8)
+        for projection in (*self._projections, self._last):
+            # What is kept for the way back is each one's own; else one scratch stays in cache.
+            scratch = projection.share(nothing if e.backward else scratch)
         self._sums = Accumulator(ALL_COLUMNS if e.backward else FORWARD_COLUMNS, 0, (0, 0))
 
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
@@ -292,8 +296,14 @@ class AttentionWorker:
         self._head_output[...] = self._attention.tokens(run.output)
         output = self._last.forward(trial, self._cancel)
         means, raw2, logits2 = self._rows(run)
+        moments = list(map(_second_moment, (x, self._normalized, q, k, v)))
+        hats = [
+            moment if hat is None else _second_moment(hat.y)
+            for moment, hat in zip(moments[2:4], (run.q, run.k), strict=True)
+        ]
         columns = [
-            *map(_second_moment, (x, self._normalized, q, k, v, run.q_heads, run.k_heads)),
+            *moments,
+            *hats,
             raw2,
             logits2,
             *map(_second_moment, (self._head_output, output)),

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, dataclass, replace
 from functools import cache
@@ -30,7 +31,14 @@ from initcore.kernels.arrays import check_array, contiguous
 from initcore.kernels.chain import run_shared, run_shared_backward, share_trials
 from initcore.laws import Constant, Law, Normal
 from initcore.results.exact import ExactRecord
-from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
+from initcore.results.propagation import (
+    ChainAccumulator,
+    Comparison,
+    Propagation,
+    function_name,
+    is_function_name,
+    settled,
+)
 from initcore.results.records import frozen
 from initcore.specifications import finite_number
 from initcore.streams import check_seed, resolve_threads, stream_id
@@ -39,9 +47,15 @@ T = TypeVar("T")
 ActivationLike = str | Activation
 InitializerLike = str | Initializer
 MultiplierLike = float | bool | str  # of a residual branch
+# (seed, trial, layer, shape) -> the weight
+WeightFunction = Callable[[int, int, int, tuple[int, int]], ArrayLike]
 
 DTYPES = ("float32", "float64")
 METHODS = ("dense", "gram")
+
+# Trials after which it is first looked whether they are enough: a standard error from fewer is as
+# good as none.
+_FIRST_LOOK = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +64,7 @@ class ChainExperiment:
 
     widths: tuple[int, ...]
     activations: tuple[str, ...]
-    inits: tuple[str, ...]
+    inits: tuple[str | WeightFunction, ...]
     biases: tuple[str | None, ...]
     norms: tuple[str | None, ...]
     residuals: tuple[float | None, ...]  # multipliers of the branches
@@ -69,17 +83,33 @@ class ChainExperiment:
         return {
             "widths": list(self.widths),
             "activation": _collapse(self.activations),
-            "init": _collapse(self.inits),
+            "init": _collapse(tuple(map(_name, self.inits))),
             "bias": _collapse(self.biases),
+            "x": self.x,
             "norm": _collapse(self.norms),
             "residual": _collapse(self.residuals),
-            "x": self.x,
             "batch": self.batch,
             "correlation": self.correlation,
             "dtype": self.dtype,
             "backward": self.backward,
             "method": self.method,
         }
+
+    @property
+    def functions(self) -> tuple[WeightFunction, ...]:
+        """What draws weights but is no initializer."""
+        return tuple(init for init in self.inits if not isinstance(init, str))
+
+    def given_weight(self, trial: int, layer: int) -> NDArray[Any]:
+        """What the function of a layer gives for its weight, checked, in the dtype."""
+        function = self.inits[layer]
+        assert not isinstance(function, str)
+        n_in, n_out = self.widths[layer : layer + 2]
+        what = f"what init gave for layer {layer} in trial {trial}"
+        array = check_array(what, function(self.seed, trial, layer, (n_out, n_in)))
+        if array.shape != (n_out, n_in):
+            raise ValueError(f"{what} has shape {array.shape}: {(n_out, n_in)} is accepted")
+        return contiguous(array, np.dtype(self.dtype))
 
     @property
     def trial_seconds(self) -> float:
@@ -103,8 +133,11 @@ class ChainExperiment:
         """See ``engine.Experiment``."""
         return ChainWorker(self)
 
-    def chain(self) -> _core.Chain:
-        """What the kernels run. By "gram", a weight's stream is that of what is drawn instead."""
+    def chain(self, trial: int | None = None) -> _core.Chain:
+        """What the kernels run. By "gram", a weight's stream is that of what is drawn instead.
+
+        It is that of all trials, but where functions give weights: those are a trial's, or zeros.
+        """
         weight = "gram" if self.method == "gram" else "weight"
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
 
@@ -114,6 +147,14 @@ class ChainExperiment:
 
         def source(name: str, init: InitializerLike, *shape: int, **fans: int) -> _core.Source:
             return stream_id(name), *law(init, *shape, **fans)
+
+        def weight_source(layer: int, n_in: int, n_out: int) -> _core.Source:
+            init = self.inits[layer]
+            if isinstance(init, str):
+                return source(f"layers.{layer}.{weight}", init, n_out, n_in)
+            if trial is None:
+                return np.broadcast_to(np.zeros((), self.dtype), (n_out, n_in))
+            return self.given_weight(trial, layer)
 
         return _core.Chain(
             self.dtype,
@@ -127,10 +168,7 @@ class ChainExperiment:
             source("input", normal(math.sqrt(1 - self.correlation)), self.batch, self.widths[0])
             if self.x is None
             else self.x,
-            [
-                source(f"layers.{layer}.{weight}", init, n_out, n_in)
-                for layer, (init, (n_in, n_out)) in enumerate(zip(self.inits, pairs, strict=True))
-            ],
+            [weight_source(layer, *pair) for layer, pair in enumerate(pairs)],
             [
                 None
                 if init is None
@@ -170,37 +208,62 @@ class ChainWorker:
         states = np.zeros((n_trials, n_layers, 2, _core.MOMENTS))
         gradients = np.zeros((n_trials, n_layers, 3, _core.MOMENTS)) if backward else None
         inputs = np.zeros((n_trials, _core.MOMENTS))
-        if self._experiment.method == "gram":
-            finished = self._kernels.gram(
-                self._chain, self._gradient_streams, start, n_trials, states, gradients,
-                self._workspaces[0], cancel, inputs,
-            )  # fmt: skip
-        elif len(self._workspaces) > 1:
+        if self._experiment.functions:
             finished = all(
-                self._share(
-                    trial,
-                    states[trial - start],
-                    None if gradients is None else gradients[trial - start],
-                    inputs[trial - start],
+                not cancel[0]
+                and self._run(
+                    self._experiment.chain(start + i),
+                    start + i,
+                    states[i : i + 1],
+                    None if gradients is None else gradients[i : i + 1],
+                    inputs[i : i + 1],
                     cancel,
                 )
-                for trial in range(start, stop)
-            )
-        elif gradients is None:
-            finished = self._kernels.chain(
-                self._chain, start, n_trials, states, None, self._workspaces[0], cancel, inputs
+                for i in range(n_trials)
             )
         else:
-            finished = self._kernels.chain_backward(
-                self._chain, start, n_trials, states, gradients, None, self._workspaces[0], cancel,
-                inputs,
-            )  # fmt: skip
+            finished = self._run(self._chain, start, states, gradients, inputs, cancel)
         if finished:
             self._sums.add_states(states, inputs, gradients)
         return finished
 
+    def _run(
+        self,
+        chain: _core.Chain,
+        start: int,
+        states: NDArray[np.float64],
+        gradients: NDArray[np.float64] | None,
+        inputs: NDArray[np.float64],
+        cancel: engine.Cancel,
+    ) -> bool:
+        """Trials start, start + 1, ..., one for each of `states`; False when cancelled."""
+        kernels, n_trials, workspace = self._kernels, len(states), self._workspaces[0]
+        if self._experiment.method == "gram":
+            return kernels.gram(
+                chain, self._gradient_streams, start, n_trials, states, gradients, workspace,
+                cancel, inputs,
+            )  # fmt: skip
+        if len(self._workspaces) > 1:
+            return all(
+                self._share(
+                    chain,
+                    start + i,
+                    states[i],
+                    None if gradients is None else gradients[i],
+                    inputs[i],
+                    cancel,
+                )
+                for i in range(n_trials)
+            )
+        if gradients is None:
+            return kernels.chain(chain, start, n_trials, states, None, workspace, cancel, inputs)
+        return kernels.chain_backward(
+            chain, start, n_trials, states, gradients, None, workspace, cancel, inputs
+        )
+
     def _share(
         self,
+        chain: _core.Chain,
         trial: int,
         state: NDArray[np.float64],
         gradients: NDArray[np.float64] | None,
@@ -208,7 +271,7 @@ class ChainWorker:
         cancel: engine.Cancel,
     ) -> bool:
         """One trial in all threads."""
-        of = (self._kernels, self._chain, self._experiment.widths, self._experiment.batch, trial)
+        of = (self._kernels, chain, self._experiment.widths, self._experiment.batch, trial)
         if gradients is None:
             return run_shared(*of, state, None, self._workspaces, cancel, input_state)
         states = (state, gradients, None)
@@ -229,7 +292,9 @@ def propagate(
     widths: Sequence[int],
     *,
     activation: ActivationLike | Sequence[ActivationLike] = "relu",
-    init: InitializerLike | Sequence[InitializerLike] = "kaiming_normal",
+    init: InitializerLike
+    | WeightFunction
+    | Sequence[InitializerLike | WeightFunction] = "kaiming_normal",
     bias: InitializerLike | Sequence[InitializerLike | None] | None = None,
     last: ActivationLike | None = None,
     x: ArrayLike | None = None,
@@ -238,6 +303,7 @@ def propagate(
     norm: str | Sequence[str | None] | None = None,
     residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
     trials: int | range = 100,
+    rtol: float | None = None,
     seed: int = 0,
     backward: bool = False,
     method: str = "dense",
@@ -256,7 +322,12 @@ def propagate(
     widths
         n_0, ..., n_L: the inputs of the first layer, then the outputs of each of the L layers.
     activation, init, bias
-        One for all layers, or a list of L; ``bias`` (or an entry of it) None is no bias.
+        One for all layers, or a list of L; ``bias`` (or an entry of it) None is no bias. ``init``
+        (or an entry of it) may also be a function (seed, trial, layer, shape) → weight, an array of
+        that shape, (n_out, n_in), in whatever way it is drawn; layers count from 0. It is called
+        once a trial and layer, by whichever thread, or process of the executor, runs the trial, so
+        it should depend on its arguments alone. A specification has its name, "module.qualname",
+        and predictions end where it begins.
     last
         The last layer's activation, if it is another.
     x
@@ -279,6 +350,12 @@ def propagate(
     trials
         How many, or a range with step 1: ``range(200, 400)`` continues a run of 200, whose result
         it can be added to.
+    rtol
+        Stop early, once the standard error of E[h²] of the last layer (and of the gradient by h of
+        the first) is at most this share of its mean. That is looked at after 8, 16, 32, … trials,
+        whoever runs them, so that where it stops is as repeatable as the rest; the result's
+        ``trials`` say where. Such results can be added to others; that they stopped where the error
+        looked small makes it look smaller than it is, the less the more trials there are.
     seed
         From 0 to 2^64 − 1. A trial depends on what is above, the seed and its number alone.
     backward
@@ -302,14 +379,26 @@ def propagate(
     Raises ValueError for values and TypeError for kinds that are not accepted, before it runs.
     """
     experiment = _experiment(
-        widths, activation, init, bias, last, x, batch, correlation, norm, residual, seed, dtype,
-        backward, method,
-    )  # fmt: skip
-    return _propagate(experiment, trial_range(trials), threads, executor, progress)
+        widths,
+        activation,
+        init,
+        bias,
+        last,
+        norm,
+        residual,
+        x,
+        batch,
+        correlation,
+        seed,
+        dtype,
+        backward,
+        method,
+    )
+    return _propagate(experiment, trial_range(trials), _relative(rtol), threads, executor, progress)
 
 
 def compare_inits(
-    inits: Sequence[InitializerLike | Sequence[InitializerLike]],
+    inits: Sequence[InitializerLike | WeightFunction | Sequence[InitializerLike | WeightFunction]],
     widths: Sequence[int],
     *,
     activation: ActivationLike | Sequence[ActivationLike] = "relu",
@@ -321,6 +410,7 @@ def compare_inits(
     norm: str | Sequence[str | None] | None = None,
     residual: MultiplierLike | Sequence[MultiplierLike | None] | None = None,
     trials: int | range = 100,
+    rtol: float | None = None,
     seed: int = 0,
     backward: bool = False,
     method: str = "dense",
@@ -332,23 +422,28 @@ def compare_inits(
     """``propagate`` for several initializers, with common random numbers.
 
     ``inits`` has at least one entry, each what ``propagate`` takes as ``init``; the rest is as
-    there. Returns the results in that order.
+    there; with ``rtol`` each has as many trials as it takes. Returns the results in that order.
     """
     if not isinstance(inits, list | tuple) or not inits:
         accepted = "a list of one or more initializers"
         raise refused("inits", inits, accepted, is_value=isinstance(inits, list | tuple))
     experiments = [
         _experiment(
-            widths, activation, init, bias, last, x, batch, correlation, norm, residual, seed,
+            widths, activation, init, bias, last, norm, residual, x, batch, correlation, seed,
             dtype, backward, method,
         )
         for init in inits
     ]  # fmt: skip
-    numbers = trial_range(trials)
+    numbers, rtol = trial_range(trials), _relative(rtol)
     return Comparison(
         tuple(
             _propagate(
-                experiment, numbers, threads, executor, progress_part(progress, i, len(experiments))
+                experiment,
+                numbers,
+                rtol,
+                threads,
+                executor,
+                progress_part(progress, i, len(experiments)),
             )
             for i, experiment in enumerate(experiments)
         )
@@ -358,16 +453,13 @@ def compare_inits(
 def _propagate(
     experiment: ChainExperiment,
     trials: range,
+    rtol: float | None,
     threads: int | None,
     executor: Executor | None,
     progress: engine.Progress | None,
 ) -> Propagation:
     threads = resolve_threads(threads)
     check_running(executor, progress)
-    widths, batch = experiment.widths, experiment.batch
-    shareable = executor is None and experiment.method == "dense"
-    if shareable and share_trials(len(trials), widths, batch, threads):
-        experiment, threads = replace(experiment, trial_threads=threads), 1
     predicted = theory.predict(
         experiment.widths,
         activation=list(experiment.activations),
@@ -380,18 +472,70 @@ def _propagate(
         correlation=experiment.correlation,
         backward=experiment.backward,
     )
-    record = engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
+    record: ExactRecord | None = None
+    for stage in _stages(trials, rtol):
+        report = _after(progress, len(trials[: stage.start - trials.start]), len(trials))
+        part = _run(experiment, stage, threads, executor, report)
+        record = part if record is None else record + part
+        held = range(trials.start, stage.stop)
+        n_layers = len(experiment.inits)
+        if rtol is not None and settled(record, n_layers, experiment.backward, rtol):
+            break
+    assert record is not None
     return Propagation(
         spec=experiment.spec,
         seed=experiment.seed,
-        trials=(trials,),
+        trials=(held,),
         record=record,
         theory=predicted,
+        given_weight=experiment.given_weight if experiment.functions else None,
     )
+
+
+def _stages(trials: range, rtol: float | None) -> Iterator[range]:
+    """The trials, up to where it is looked whether they are enough: at 2^k of them."""
+    first, last = 0, len(trials) if rtol is None else _FIRST_LOOK
+    while first < len(trials):
+        yield trials[first:last]
+        first, last = last, 2 * last
+
+
+def _after(progress: engine.Progress | None, before: int, total: int) -> engine.Progress | None:
+    """The progress of a stage, `before` trials in, as progress of all."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(before + done, total)
+
+
+def _run(
+    experiment: ChainExperiment,
+    trials: range,
+    threads: int,
+    executor: Executor | None,
+    progress: engine.Progress | None,
+) -> ExactRecord:
+    shareable = executor is None and experiment.method == "dense"
+    if shareable and share_trials(len(trials), experiment.widths, experiment.batch, threads):
+        experiment, threads = replace(experiment, trial_threads=threads), 1
+    try:
+        return engine.run(experiment, trials, threads=threads, executor=executor, progress=progress)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        _check_sendable(experiment, error)
+        raise
 
 
 # ---------------------------------------------------------------------------------------------
 # Arguments
+
+
+def _relative(rtol: Any) -> float | None:
+    """A positive number, or None."""
+    if rtol is None:
+        return None
+    value = finite_number("rtol", rtol)
+    if value <= 0:
+        raise refused("rtol", rtol, "a positive number or None", is_value=True)
+    return value
 
 
 def _dtype(dtype: DTypeLike) -> str:
@@ -412,8 +556,10 @@ def _method(method: object) -> str:
     return str(method)
 
 
-def _law(init: str, shape: tuple[int, ...], **fans: int) -> Law | None:
+def _law(init: str | WeightFunction, shape: tuple[int, ...], **fans: int) -> Law | None:
     """The one law of an initializer's entries; None where it has none."""
+    if not isinstance(init, str):
+        return None
     try:
         return initializer(init).law(shape, **fans)
     except ValueError:
@@ -433,7 +579,8 @@ def _check_gaussian(experiment: ChainExperiment) -> None:
         if not isinstance(law, Normal) or law.mean:
             raise ValueError(
                 f"init of layer {layer} must be normal with mean 0 for method='gram', which draws "
-                f"what Gaussian weights do and not the weights; got {init}: use method='dense'"
+                f"what Gaussian weights do and not the weights; got {_name(init)}: use "
+                "method='dense'"
             )
         if bias is None:
             continue
@@ -453,6 +600,33 @@ def _each(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -
         accepted = f"one, or a list of {n_layers}, one a layer"
         raise refused(argument, value, accepted, is_value=True)
     return tuple(_parsed(f"{argument}[{i}]", entry, parse) for i, entry in enumerate(value))
+
+
+def _init(init: Any) -> str | WeightFunction:
+    """The specification of an initializer in full, or a function as it is."""
+    if callable(init) and not isinstance(init, Initializer):
+        return init  # type: ignore[no-any-return]
+    if isinstance(init, str) and is_function_name(init):
+        raise ValueError(f"{init} names a function: the function itself is accepted")
+    return repr(initializer(init))
+
+
+def _name(init: str | WeightFunction) -> str:
+    """What a specification says of an initializer."""
+    return init if isinstance(init, str) else function_name(init)
+
+
+def _check_sendable(experiment: ChainExperiment, error: Exception) -> None:
+    """TypeError where it is for a function that does not pickle that a task could not be sent."""
+    for function in experiment.functions:
+        try:
+            pickle.dumps(function)
+        except Exception as reason:
+            if str(reason) == str(error):
+                raise TypeError(
+                    f"init: {function_name(function)} cannot be sent to the executor's processes, "
+                    f"which takes a function at the top of a module; {error}"
+                ) from error
 
 
 def _parsed(argument: str, value: Any, parse: Callable[[Any], T]) -> T:
@@ -497,11 +671,11 @@ def _experiment(
     init: Any,
     bias: Any,
     last: Any,
+    norm: Any,
+    residual: Any,
     x: Any,
     batch: Any,
     correlation: Any,
-    norm: Any,
-    residual: Any,
     seed: Any,
     dtype: Any,
     backward: Any,
@@ -522,7 +696,7 @@ def _experiment(
     experiment = ChainExperiment(
         sizes,
         activations,
-        _each("init", init, n_layers, lambda one: repr(initializer(one))),
+        _each("init", init, n_layers, _init),
         _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
         _each("norm", norm, n_layers, architecture.norm),
         _each("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),

@@ -13,8 +13,6 @@ import numpy.typing as npt
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 # By dtype: what rounds to zero in it, and what rounds to infinity.
 _LIMITS = {FLOAT32: (2.0**-150, (2.0 - 2.0**-24) * 2.0**127), FLOAT64: (0.0, inf)}
-
-
 _NUMBERS = "float16, bfloat16, float32, float64, integers and booleans are accepted"
 _MASKS = (
     "a boolean mask (True takes part) or a floating-point one (added to the logits) is accepted"
@@ -115,6 +113,8 @@ def check_saturation(saturation: object) -> float:
 
 def check_finite_in(real: np.dtype[Any], scale: float, softcap: float = 0.0) -> None:
     """Refuses what is not finite, or becomes 0, when it is rounded to the dtype."""
+    if scale == 1.0 and not softcap:
+        return
     smallest, largest = _LIMITS[real]
     parameters = {"scale": scale}
     if softcap:

@@ -133,7 +133,8 @@ def softmax(
             target[...] = block_p.reshape(target.shape)
 
     pieces = list(blocks(lead, max(1, _BLOCK_ELEMENTS // max(n, 1)))) if n else []
-    parallel(task, pieces, resolve_threads(threads, len(pieces)))
+    few = threads is None and len(pieces) < 2  # then nobody needs to look at the environment
+    parallel(task, pieces, 1 if few else resolve_threads(threads, len(pieces)))
     return p, SoftmaxRows.from_statistics(statistics, threshold)
 
 

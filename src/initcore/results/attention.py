@@ -5,187 +5,40 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
 from initcore.initializers import initializer
-from initcore.results.exact import ExactSum
-from initcore.results.monte_carlo import MonteCarlo, Saved
-from initcore.results.records import (
-    Array,
-    Record,
-    frozen,
-    plain,
+from initcore.results.attention_links import (
+    ALL_COLUMNS,
+    FORWARD_COLUMNS,
+    LINKS,
+    MEANS,
+    PULL_STDS,
+    AttentionLinks,
+    AttentionMeans,
+    AttentionTheory,
+    ScaleGradient,
+    record_of,
+    root,
 )
+from initcore.results.monte_carlo import MonteCarlo
+from initcore.results.records import plain
 from initcore.results.text import html_table, measured, number, share, text_table
 from initcore.scaling import Effect, Sizes, scaling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-R = TypeVar("R", bound=Record)
-
-#: The logits' standard deviations at which the gradient by the logarithm of the scale is measured.
-PULL_STDS = (0.7, 1.0, 1.3, 8.0)
-
 # The largest probability half way from uniform to one-hot, whatever the number of keys, or a tenth
 # of the rows with no gradient to speak of.
 _SATURATED_WAY, _SATURATED_SHARE = 0.5, 0.1
 # 1/Σp² as a share of the keys: e^(−s²) for logits of standard deviation s, so below s = 0.32.
 _UNIFORM_KEYS = 0.9
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionLinks(Record):
-    """Second moments E[x²] of what passes through attention, or of the gradients by it; floats.
-
-    input, normalized
-        x (batch·seq, d_model), and what the norm makes of it.
-    q, k, v
-        the products with W_Q, W_K, W_V: (batch·seq, n_heads·d_k).
-    q_normalized, k_normalized
-        after QK-norm; q and k where there is none.
-    raw_logits, logits
-        q·k of the keys that take part, and scaled.
-    head_output, output
-        softmax(logits) v of all heads, and its product with W_O: (batch·seq, d_model).
-    se
-        the standard errors over trials in the same record; None where there were no trials.
-
-    NaN is unknown.
-    """
-
-    input: float
-    normalized: float
-    q: float
-    k: float
-    v: float
-    q_normalized: float
-    k_normalized: float
-    raw_logits: float
-    logits: float
-    head_output: float
-    output: float
-    se: AttentionLinks | None = None
-
-    @property
-    def std(self) -> AttentionLinks:
-        """√E[x²] of each, with its standard error: the standard deviation over draws of the
-        weights, about 0, where weights have mean 0."""
-        roots = {name: _root(getattr(self, name)) for name in LINKS}
-        if self.se is None:
-            return _made(AttentionLinks, roots)
-        errors = {
-            name: getattr(self.se, name) / (2 * root) if root > 0 else math.nan
-            for name, root in roots.items()
-        }
-        return _made(AttentionLinks, roots, _made(AttentionLinks, errors))
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionMeans(Record):
-    """Means over the softmax rows of a trial, and over trials; floats.
-
-    lse, max_prob, entropy, sum_sq, jacobian_norm, logit_mean, logit_var, logit_max, effective_keys
-        as of AttentionRows, over the rows without a NaN or +inf.
-    entropy_share, keys_share, saturated_fraction
-        entropy/ln keys, effective_keys/keys and the share of rows whose largest probability is 0.99
-        or more, of those with more than one key.
-    nonfinite_fraction
-        the share of rows with a NaN or +inf among their logits.
-    se
-        the standard errors over trials in the same record; None where there were no trials.
-    """
-
-    lse: float = math.nan
-    max_prob: float = math.nan
-    entropy: float = math.nan
-    sum_sq: float = math.nan
-    jacobian_norm: float = math.nan
-    logit_mean: float = math.nan
-    logit_var: float = math.nan
-    logit_max: float = math.nan
-    effective_keys: float = math.nan
-    entropy_share: float = math.nan
-    keys_share: float = math.nan
-    saturated_fraction: float = math.nan
-    nonfinite_fraction: float = math.nan
-    se: AttentionMeans | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ScaleGradient(Record):
-    """Gradients by the scale α that multiplies q·k.
-
-    second_moment
-        E[(∂/∂α)²], a sum over all heads and rows, for a standard normal gradient of the output.
-    any_key, best_key
-        float64 (4,), ∂loss/∂ln α a row at logits of standard deviation 0.7, 1, 1.3 and 8, where the
-        loss is −ln p of one key: any (the mean over all keys that take part), or that of the
-        largest logit. Where it is positive, training makes the scale smaller.
-    se
-        the standard errors over trials in the same record.
-    """
-
-    second_moment: float
-    any_key: Array
-    best_key: Array
-    se: ScaleGradient | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("any_key", "best_key"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
-
-    @classmethod
-    def from_columns(cls, columns: Sequence[ExactSum]) -> ScaleGradient:
-        """Means and standard errors of the columns, in the order of the fields."""
-
-        def made(values: list[float], se: ScaleGradient | None = None) -> ScaleGradient:
-            n = 1 + len(PULL_STDS)
-            return cls(values[0], frozen(values[1:n]), frozen(values[n:]), se)
-
-        errors = made([column.standard_error() for column in columns])
-        return made([column.mean() for column in columns], errors)
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionTheory(Record):
-    """Predictions beside what is measured: second moments, and means over rows."""
-
-    forward: AttentionLinks
-    rows: AttentionMeans
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``."""
-        sides = [(AttentionLinks, data["forward"]), (AttentionMeans, data["rows"])]
-        return cls(
-            *(
-                _made(kind, {name: float(side[name]) for name in _names(kind)})
-                for kind, side in sides
-            )
-        )
-
-
-def _names(record: type[Record]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(record) if f.name != "se")
-
-
-def _made(record: Callable[..., R], values: Mapping[str, float], se: R | None = None) -> R:
-    return record(**values, se=se)
-
-
-def _root(value: float) -> float:
-    return math.sqrt(value) if value >= 0 else math.nan
-
-
-LINKS, MEANS = map(_names, (AttentionLinks, AttentionMeans))
-FORWARD_COLUMNS = len(LINKS) + len(MEANS)
-ALL_COLUMNS = FORWARD_COLUMNS + len(LINKS) + 1 + 2 * len(PULL_STDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,18 +71,18 @@ class AttentionPropagation(MonteCarlo):
     @cached_property
     def forward(self) -> AttentionLinks:
         """Second moments by link."""
-        return _record(AttentionLinks, self.record.columns)
+        return record_of(AttentionLinks, self.record.columns)
 
     @cached_property
     def rows(self) -> AttentionMeans:
         """Means over rows."""
-        return _record(AttentionMeans, self.record.columns[len(LINKS) :])
+        return record_of(AttentionMeans, self.record.columns[len(LINKS) :])
 
     @cached_property
     def backward(self) -> AttentionLinks | None:
         """Second moments of the gradients by each link; that by the output is standard normal."""
         columns = self.record.columns[FORWARD_COLUMNS:]
-        return _record(AttentionLinks, columns) if columns else None
+        return record_of(AttentionLinks, columns) if columns else None
 
     @cached_property
     def scale_gradient(self) -> ScaleGradient | None:
@@ -284,7 +137,7 @@ class AttentionPropagation(MonteCarlo):
         rows = self.rows
         if rows.nonfinite_fraction > 0 or math.isnan(rows.max_prob):
             return "nonfinite", f": logits overflow in {share(rows.nonfinite_fraction)} of the rows"
-        std = f"logits of standard deviation {number(_root(rows.logit_var), 3)} a row"
+        std = f"logits of standard deviation {number(root(rows.logit_var), 3)} a row"
         if math.isnan(rows.keys_share):
             return "uniform", ": no row has more than one key"
         keys = f"{number(rows.effective_keys, 3)} effective keys"
@@ -343,36 +196,32 @@ class AttentionPropagation(MonteCarlo):
 
     def tables(self) -> list[list[list[str]]]:
         """Links, rows and, if there are any, gradients by the scale: tables with a heading."""
-        std, predicted = self.forward.std, self.theory.forward.std
-        assert std.se is not None
-        links = [["", "std ± s.e.", "predicted"]]
-        gradients = self.backward.std if self.backward else None
-        if gradients is not None:
-            links[0].append("gradient's std ± s.e.")
-        for name in LINKS:
-            if name.endswith("_normalized") and self.effect.norm is None:
-                continue
-            row = [
-                _words(name),
-                measured(getattr(std, name), getattr(std.se, name)),
-                number(getattr(predicted, name)),
-            ]
-            if gradients is not None:
-                row.append(measured(getattr(gradients, name), getattr(gradients.se, name)))
-            links.append(row)
-        if self.scale_gradient is not None:
-            root = number(_root(self.scale_gradient.second_moment))
-            links.append(["the scale itself", number(self.effect.logits), "-", root])
-        rows = [["a row", "mean ± s.e.", "predicted"]]
-        for name in MEANS[:-1]:
-            value, se = getattr(self.rows, name), getattr(self.rows.se, name)
-            rows.append(
-                [_words(name), measured(value, se), number(getattr(self.theory.rows, name))]
-            )
-        tables = [links, rows]
+        tables = [self._links(), self._means()]
         if self.scale_gradient is not None:
             tables.append(self._pulls(self.scale_gradient))
         return tables
+
+    def _links(self) -> list[list[str]]:
+        std, predicted = self.forward.std, self.theory.forward.std
+        gradients = self.backward.std if self.backward else None
+        table = [["", "std ± s.e.", "predicted", *(["gradient's std ± s.e."] if gradients else [])]]
+        for name in LINKS:
+            if name.endswith("_normalized") and self.effect.norm is None:
+                continue
+            found = [measured(getattr(s, name), getattr(s.se, name)) for s in (std, gradients) if s]
+            table.append([_words(name), found[0], number(getattr(predicted, name)), *found[1:]])
+        if self.scale_gradient is not None:
+            by_scale = number(root(self.scale_gradient.second_moment))
+            table.append(["the scale itself", number(self.effect.logits), "-", by_scale])
+        return table
+
+    def _means(self) -> list[list[str]]:
+        table = [["a row", "mean ± s.e.", "predicted"]]
+        for name in MEANS[:-1]:  # not nonfinite_fraction, of which the verdict tells
+            value, se = getattr(self.rows, name), getattr(self.rows.se, name)
+            predicted = number(getattr(self.theory.rows, name))
+            table.append([_words(name), measured(value, se), predicted])
+        return table
 
     @staticmethod
     def _pulls(found: ScaleGradient) -> list[list[str]]:
@@ -458,109 +307,5 @@ def _check_spec(result: AttentionPropagation) -> None:
         weight_law(spec, effect, which)
 
 
-def _record(record: type[R], columns: Sequence[ExactSum]) -> R:
-    """From the columns of the fields, which may be followed by others."""
-    pairs = list(zip(_names(record), columns, strict=False))
-    errors = {name: column.standard_error() for name, column in pairs}
-    return _made(record, {name: column.mean() for name, column in pairs}, _made(record, errors))
-
-
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-@dataclass(frozen=True, eq=False)
-class ScalingComparison(Saved, Sequence[AttentionPropagation]):
-    """Several scalings with common random numbers, as a sequence of AttentionPropagation.
-
-    seconds
-        what one forward pass from q, k, v to the heads' output took, each scaling's, measured side
-        by side in one thread of the machine that made it: what QK-norm costs. No part of what is
-        equal.
-    """
-
-    FORMAT: ClassVar[str] = "initcore.attention.comparison"
-
-    results: tuple[AttentionPropagation, ...]
-    seconds: tuple[float, ...] = field(compare=False)
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.results[index]
-
-    def __iter__(self) -> Iterator[AttentionPropagation]:
-        return iter(self.results)
-
-    @property
-    def reference(self) -> AttentionPropagation | None:
-        """The first comfortable one, beside which gradients are told."""
-        return next((result for result in self if result.outcome == "comfortable"), None)
-
-    def table(self) -> list[list[str]]:
-        """A heading, and a row a scaling: measured means and, beside each, the theory's.
-
-        The last column is ``seconds`` beside the least of them.
-        """
-        heading = ["scaling", "logit var", "theory"]
-        heading += ["entropy", "theory", "Σp²", "theory", "max p", "theory", "one-hot"]
-        gradients = self[0].backward is not None
-        heading += [*(["∂q std"] if gradients else []), "cost"]
-        table = [heading]
-        base = min(self.seconds)
-        for result, seconds in zip(self, self.seconds, strict=True):
-            row = [result.label]
-            for name in ("logit_var", "entropy", "sum_sq", "max_prob"):
-                row += [
-                    number(getattr(side, name), 3) for side in (result.rows, result.theory.rows)
-                ]
-            row.append(share(result.rows.saturated_fraction))
-            if result.backward is not None:
-                row.append(number(_root(result.backward.q), 3))
-            row.append(f"×{seconds / base:.2f}")
-            table.append(row)
-        return table
-
-    def verdicts(self) -> list[str]:
-        """A line a scaling: its verdict, and its gradient beside the first comfortable one's."""
-        base, lines = self.reference, []
-        for result in self:
-            line = f"{result.label} {result.verdict}"
-            if base is not None and base.backward and result.backward and result is not base:
-                ratio = _root(result.backward.q / base.backward.q) if base.backward.q else math.nan
-                line += f"; the gradient to q is {number(ratio, 2)} of {base.label}'s"
-            lines.append(line)
-        return lines
-
-    def __str__(self) -> str:
-        return text_table(self[0].setting, self.table(), "\n".join(self.verdicts()))
-
-    def _repr_html_(self) -> str:
-        return html_table(self[0].setting, self.table(), "\n".join(self.verdicts()))
-
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw logit variance and entropy of all scalings; ``path`` also writes it.
-
-        Needs the extra ``plot`` (matplotlib).
-        """
-        from initcore import plot
-
-        return plot.attention(self.results, path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every result's ``to_dict``, as strict JSON."""
-        return {
-            "format": self.FORMAT,
-            "version": self.VERSION,
-            "seconds": plain(self.seconds),
-            "results": [result.to_dict() for result in self],
-        }
-
-    @classmethod
-    def _read(cls, data: Mapping[str, Any]) -> Self:
-        results = tuple(AttentionPropagation.from_dict(result) for result in data["results"])
-        seconds = tuple(float(value) for value in data["seconds"])
-        if not results or len(seconds) != len(results):
-            raise ValueError(f"{len(results)} results, {len(seconds)} seconds")
-        return cls(results, seconds)

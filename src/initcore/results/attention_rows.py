@@ -87,13 +87,11 @@ class AttentionRows(SoftmaxRows):
         A row is saturated where its largest p is ``threshold`` or more.
         """
         table = np.asarray(statistics, np.float64)
-        columns = frozen(table.reshape(-1, table.shape[-1]).T)
-        shaped = [row.reshape(table.shape[:-1]) for row in columns]
-        lse, max_prob, entropy, sum_sq, norm, mean, var, largest, keys = shaped
-        saturated = max_prob >= threshold
-        return cls(
-            lse, max_prob, entropy, sum_sq, norm, saturated, mean, var, largest, keys, 1 / sum_sq
-        )
+        names = [f.name for f in fields(cls) if f.name != "saturated"]
+        columns = np.empty((len(names), *table.shape[:-1]))
+        columns[:-1] = np.moveaxis(table, -1, 0)
+        np.divide(1, columns[names.index("sum_sq")], out=columns[-1, ...])
+        return cls._of_columns(names, columns, threshold)
 
     @property
     def entropy_share(self) -> Array:

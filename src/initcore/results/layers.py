@@ -151,9 +151,13 @@ class LayerStats(Record):
         stats = object.__new__(cls)  # every array is read-only already
         known = len(_OF_A_TRIAL)
         rows = table if table.ndim > 1 else [table[i, ...] for i in range(len(table))]
-        vars(stats).update(zip(_OF_A_TRIAL, rows, strict=False))
-        vars(stats).update(dict.fromkeys(FIELDS[known:], rows[known]))
-        vars(stats).update(log_energy_quantiles=table[known:], se=None)
+        values = vars(stats)
+        for name, row in zip(_OF_A_TRIAL, rows, strict=False):
+            values[name] = row
+        for name in FIELDS[known:]:
+            values[name] = rows[known]
+        values["log_energy_quantiles"] = table[known:]
+        values["se"] = None
         return stats
 
     @classmethod
@@ -266,13 +270,18 @@ def statistics_table(stats: LayerStats) -> list[list[str]]:
 
 
 def layer_table(
-    layers: ChainLayers, theory: ChainLayers | None = None, names: Sequence[str] | None = None
+    layers: ChainLayers,
+    theory: ChainLayers | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    scale: float = 1.0,
 ) -> list[list[str]]:
     """A heading and a row a chosen layer: its pre-activation h first, then its activation x.
 
     Of h the second moment, its prediction, its median over trials where that is another, and the
     cosine of two inputs; of x the second moment, the mean, and the shares worth a look. ``names``
-    stand in for the layers' numbers, and then no layer is left out.
+    stand in for the layers' numbers, and then no layer is left out; ``scale`` is the second moment
+    of the inputs, which log energies are relative to.
     """
     pre, post = layers.pre, layers.post
     shown = _chosen(pre) if names is None else list(range(1, len(names) + 1))
@@ -282,7 +291,7 @@ def layer_table(
         (first[0].ljust(width), [name.ljust(width) for name in first[1:]]),
         (f"E[h²]{_error(pre)}", _second_moments(pre, shown)),
         *_predicted(theory.pre if theory else None, shown),
-        *_median(pre, shown),
+        *_median(pre, shown, scale),
     ]
     if np.isfinite(pre.cosine).any():
         columns.append(("cosine", _cells(pre.cosine, shown, _three_decimals)))
@@ -354,9 +363,9 @@ def _predicted(theory: LayerStats | None, shown: Sequence[int]) -> list[Column]:
     return [("theory", _cells(theory.second_moment, shown))] if theory else []
 
 
-def _median(stats: LayerStats, shown: Sequence[int]) -> list[Column]:
+def _median(stats: LayerStats, shown: Sequence[int], scale: float = 1.0) -> list[Column]:
     """The second moment of the median network, where it is not the mean."""
-    medians = np.exp(_by_layer(stats.log_energy_quantiles[QUANTILES.index(0.5)]))
+    medians = scale * np.exp(_by_layer(stats.log_energy_quantiles[QUANTILES.index(0.5)]))
     means = _by_layer(stats.second_moment)
     apart = np.abs(medians - means) > _APART * means
     if not any(apart[layer - 1] for layer in shown):

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -22,6 +22,7 @@ from initcore.initializers import initializer
 from initcore.quadrature import gaussian_mean
 from initcore.results.exact import (
     Accumulator,
+    ExactRecord,
     ExactSum,
     nth_root,
     portable_log,
@@ -92,6 +93,14 @@ def _record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
     """The numbers of columns and of maxima, and of histograms, in the record of a chain."""
     sides = 4 if backward else 2
     return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
+
+
+def settled(record: ExactRecord, n_layers: int, backward: bool, rtol: float) -> bool:
+    """Whether the standard error of the last second moment of h, and of the gradient by it, is at
+    most ``rtol`` of its mean."""
+    ends = [(PRE, n_layers), (GRAD_PRE, 1)][: 1 + backward]
+    sums = [record.columns[_column(n_layers, side, "second_moment", layer)] for side, layer in ends]
+    return all(one.standard_error() <= rtol * one.mean() for one in sums)
 
 
 class _Direction(NamedTuple):
@@ -182,8 +191,8 @@ class Propagation(MonteCarlo):
     """What random chains did to their inputs, over trials.
 
     spec
-        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias, norm
-        and residual (one, or a list of L), x (None, or a read-only array (batch, n_0) of the
+        what was run, as strings and numbers: widths (L + 1 integers), activation, init, bias,
+        norm and residual (one, or a list of L), x (None, or a read-only array (batch, n_0) of the
         dtype), batch, correlation, dtype, backward, method.
         ``propagate(**spec, seed=seed, trials=...)`` runs it again.
     seed, method
@@ -210,12 +219,26 @@ class Propagation(MonteCarlo):
     THEORY: ClassVar[type[ChainLayers]] = ChainLayers
 
     theory: ChainLayers = field(repr=False, compare=False)
+    # Of a trial and a layer, where functions give weights and are still there.
+    given_weight: Callable[[int, int], NDArray[Any]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.spec["x"] is not None:
             x = frozen(self.spec["x"], self.spec["dtype"])
             object.__setattr__(self, "spec", MappingProxyType({**self.spec, "x": x}))
+
+    def __add__(self, other: object) -> Self:
+        total = super().__add__(other)
+        if total is NotImplemented or not isinstance(other, Propagation):
+            return NotImplemented
+        return replace(total, given_weight=self.given_weight or other.given_weight)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, values = super().__reduce__()
+        return kind, values[:-1]  # a function may not pickle
 
     @property
     def method(self) -> str:
@@ -226,6 +249,12 @@ class Propagation(MonteCarlo):
     def n_layers(self) -> int:
         """The number of layers, L."""
         return len(self.spec["widths"]) - 1
+
+    @property
+    def input_second_moment(self) -> float:
+        """E[x²] of the inputs: of given ones, or 1, which drawn ones have on average."""
+        x = self.spec["x"]
+        return 1.0 if x is None else float(np.mean(np.square(x, dtype=np.float64)))
 
     @cached_property
     def pre(self) -> LayerStats:
@@ -288,9 +317,10 @@ class Propagation(MonteCarlo):
     def weights(self, trial: int, layer: int) -> NDArray[Any]:
         """The weight (n_out, n_in) that was drawn in a trial for a layer; layers count from 0.
 
-        It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``.
-        ValueError for a trial or layer that this result does not hold, and by "gram", which draws
-        no weights.
+        It equals ``initializer(shape, seed=, name=f"layers.{layer}.weight", trial=trial)``, or what
+        the function that ``init`` is gives again. ValueError for a trial or layer that this result
+        does not hold, by "gram", which draws no weights, and for a function where it is no longer
+        there: files and pickles do not keep it.
         """
         if self.method == "gram":
             raise ValueError(
@@ -301,9 +331,16 @@ class Propagation(MonteCarlo):
         if not 0 <= layer < self.n_layers:
             raise ValueError(f"layer must be from 0 to {self.n_layers - 1}; got {layer}")
         n_in, n_out = self.spec["widths"][layer : layer + 2]
-        init = initializer(_per_layer(self.spec["init"], layer))
+        init = _per_layer(self.spec["init"], layer)
+        if is_function_name(init):
+            if self.given_weight is None:
+                raise ValueError(
+                    f"the weights of layer {layer} came from the function {init}, which files and "
+                    "pickles do not keep"
+                )
+            return self.given_weight(trial, layer)
         name = f"layers.{layer}.weight"
-        drawn: NDArray[Any] = init(
+        drawn: NDArray[Any] = initializer(init)(
             (n_out, n_in), seed=self.seed, name=name, trial=trial, dtype=self.spec["dtype"]
         )
         return drawn
@@ -454,8 +491,8 @@ class Propagation(MonteCarlo):
         """What would hold: the scale, where scaling the weights scales every layer in proportion;
         else the gains that hold a layer at E[h²] = 1, forward and backward."""
         hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
-        added = [self.spec[name] for name in ("bias", "norm", "residual")]
-        if added != [None] * 3 or not hidden:
+        added = (self.spec[name] for name in ("bias", "norm", "residual"))
+        if any(one is not None for one in added) or not hidden:
             return ""
         # What would hold is read off the theory, and only where the measurement bears it out: a
         # narrow, deep chain whose units die is not cured by a scale.
@@ -505,7 +542,7 @@ class Propagation(MonteCarlo):
     def tables(self) -> list[tuple[str, list[list[str]]]]:
         """Headings and rows as text, each table with its caption: forward, and backward if there
         was a backward pass."""
-        tables = [("", layer_table(self.layers, self.theory))]
+        tables = [("", layer_table(self.layers, self.theory, scale=self.input_second_moment))]
         if self._back:
             rows = gradient_table(self.layers, self.theory)
             tables.append(("backward, from a standard normal gradient by the last x:", rows))
@@ -608,15 +645,20 @@ class Comparison(Saved, Sequence[Propagation]):
             rows.append([str(layer), *(measured(s.mean(), s.standard_error()) for s in sums)])
         return rows
 
+    @property
+    def title(self) -> str:
+        """A line that says what was run, but for the initializers."""
+        return _setting(*self)
+
     def _verdicts(self) -> list[str]:
         return [f"{result.label} {result.verdict}" for result in self]
 
     def __str__(self) -> str:
-        table = text_table(wrapped(_setting(self[0])), self._rows(), "")
+        table = text_table(wrapped(self.title), self._rows(), "")
         return "\n".join([table, "", *map(wrapped, self._verdicts())])
 
     def _repr_html_(self) -> str:
-        return html_table(_setting(self[0]), self._rows(), "\n".join(self._verdicts()))
+        return html_table(self.title, self._rows(), "\n".join(self._verdicts()))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw all second moments by layer in one figure; ``path`` also writes it.
@@ -677,7 +719,9 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         if listed and len(entries) != len(widths) - 1:
             raise ValueError(f"{len(entries)} entries of {name}")
         for entry in entries if listed else (entries,):
-            if entry is not None or name not in ("bias", "norm", "residual"):
+            if entry is None and name in ("bias", "norm", "residual"):
+                continue
+            if not (name == "init" and isinstance(entry, str) and is_function_name(entry)):
                 parse(entry)
     multipliers = [_per_layer(spec["residual"], layer) for layer in range(len(widths) - 1)]
     architecture.check_residuals(multipliers, widths)
@@ -739,18 +783,32 @@ def _bounded(phi: Activation) -> bool:
     return bool(np.isfinite(phi(np.array([-np.inf, np.inf]))).all())
 
 
+def function_name(function: Callable[..., Any]) -> str:
+    """What a specification has of a function, "module.qualname"."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def is_function_name(spec: str) -> bool:
+    """Whether that of an initializer is such a name: initializers have a dot in calls alone."""
+    return "." in spec and "(" not in spec
+
+
 def _listed(one_or_each: Any) -> str:
     return ", ".join(map(str, one_or_each)) if isinstance(one_or_each, tuple) else str(one_or_each)
 
 
-def _setting(result: Propagation) -> str:
-    """What was run, but for the initializer."""
+def _setting(result: Propagation, *others: Propagation) -> str:
+    """What was run, but for the initializer, in one result or in several alike."""
     spec, widths = result.spec, result.spec["widths"]
     size = f"{widths[0]} wide" if len(set(widths)) == 1 else "widths " + ", ".join(map(str, widths))
     layers = f"{result.n_layers} layers" if result.n_layers > 1 else "1 layer"
     given = ((name, spec[name]) for name in ("bias", "norm", "residual"))
     added = "".join(f", {name} {_listed(value)}" for name, value in given if value is not None)
-    trials = f"{result.n_trials} trials" if result.n_trials > 1 else "1 trial"
+    least, *_, most = sorted([one.n_trials for one in (result, result, *others)])
+    trials = "1 trial" if most == 1 else f"{most} trials"
+    if least < most:
+        trials = f"{least} to {trials}"
     by_gram = " by gram" if result.method == "gram" else ""
     batch = f"batch {spec['batch']}" if spec["x"] is None else f"{spec['batch']} given inputs"
     if spec["correlation"]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -91,16 +92,17 @@ class SoftmaxRows(Record):
         A row is saturated where its largest p is ``threshold`` or more.
         """
         table = np.asarray(statistics, np.float64)
-        columns = table.reshape(-1, len(_ROW_STATISTICS)).T.copy()
-        columns.setflags(write=False)
-        columns = columns.reshape(len(columns), *table.shape[:-1])
-        saturated = np.asarray(columns[1] >= threshold)
-        saturated.setflags(write=False)
+        return cls._of_columns(_ROW_STATISTICS, np.moveaxis(table, -1, 0).copy(), threshold)
+
+    @classmethod
+    def _of_columns(cls, names: Sequence[str], columns: Array, threshold: float) -> Self:
+        """From an array of its own, a field a row, the first of them as the kernel has them."""
+        saturated = np.asarray(columns[_ROW_STATISTICS.index("max_prob")] >= threshold)
+        for array in (columns, saturated):
+            array.setflags(write=False)
         rows = object.__new__(cls)  # every array is read-only already
-        values = vars(rows)
-        for i, name in enumerate(_ROW_STATISTICS):
-            values[name] = columns[i, ...]
-        values["saturated"] = saturated
+        vars(rows).update(zip(names, (columns[i, ...] for i in range(len(names))), strict=True))
+        vars(rows)["saturated"] = saturated
         return rows
 
     def summary(self) -> SoftmaxSummary:

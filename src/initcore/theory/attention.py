@@ -17,13 +17,8 @@ import numpy as np
 
 from initcore.initializers import initializer
 from initcore.quadrature import Array
-from initcore.results.attention import (
-    WEIGHTS,
-    AttentionLinks,
-    AttentionMeans,
-    AttentionTheory,
-    weight_law,
-)
+from initcore.results.attention import WEIGHTS, weight_law
+from initcore.results.attention_links import AttentionLinks, AttentionMeans, AttentionTheory
 from initcore.scaling import Effect
 from initcore.theory.random_logits import RandomSoftmax, softmax
 

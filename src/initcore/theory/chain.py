@@ -21,6 +21,7 @@ from initcore.specifications import finite_number, integer, non_negative_number
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 
 T = TypeVar("T")
+_UNKNOWN = Constant(math.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,10 @@ def predict(
     widths: Sequence[int],
     *,
     activation: Phi | Sequence[Phi] = "relu",
-    init: str | Initializer | Sequence[str | Initializer] = "kaiming_normal",
+    init: str
+    | Initializer
+    | Callable[..., Any]
+    | Sequence[str | Initializer | Callable[..., Any]] = "kaiming_normal",
     bias: str | Initializer | Sequence[str | Initializer | None] | None = None,
     last: Phi | None = None,
     norm: str | Sequence[str | None] | None = None,
@@ -93,7 +97,7 @@ def predict(
         array (n,); or a list of L of them.
     init, bias
         The initializer of the weights (n_out, n_in) and of the biases (n_out,), whose fans are the
-        weights'; or a list of L. None is no bias.
+        weights'; or a list of L. None is no bias. A function that gives weights has no known law.
     last
         The activation of the last layer, if it is another.
     norm
@@ -114,8 +118,8 @@ def predict(
         Where the functions among the activations, or their derivatives, jump.
 
     Weights whose mean is not zero carry the sum of a layer's activations, which no wide limit has:
-    what has passed them is NaN. Raises ValueError for widths, lists and specifications that do not
-    fit.
+    what has passed them is NaN, and so is what has passed weights that a function gives. Raises
+    ValueError for widths, lists and specifications that do not fit.
     """
     layers = _layers(widths, activation, init, bias, last, norm, residual, kinks)
     batch = integer("batch", batch)
@@ -267,7 +271,7 @@ def _layers(
             n_in,
             n_out,
             phi,
-            law(weight, (n_out, n_in), n_in, n_out),
+            _UNKNOWN if weight is None else law(weight, (n_out, n_in), n_in, n_out),
             law(offset, (n_out,), n_in, n_out),
             one_norm,
             multiplier,
@@ -276,7 +280,7 @@ def _layers(
             sizes[:-1],
             sizes[1:],
             (known[key] for key in keys),
-            _per_layer("init", init, n_layers, initializer),
+            _per_layer("init", init, n_layers, _weight),
             _per_layer(
                 "bias", bias, n_layers, lambda one: None if one is None else initializer(one)
             ),
@@ -300,3 +304,10 @@ def _per_layer(argument: str, value: Any, n_layers: int, parse: Callable[[Any], 
             f"got {len(value)}"
         )
     return [parse(one) for one in value]
+
+
+def _weight(init: Any) -> Initializer | None:
+    """None for a function, whose law nobody knows."""
+    if callable(init) and not isinstance(init, Initializer):
+        return None
+    return initializer(init)

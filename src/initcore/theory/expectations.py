@@ -189,16 +189,28 @@ class Expectations:
         closed = self._phi.overlap(c, self._sigma**2) if self._mean == 0.0 else None
         if closed is not None:
             return closed
+        with np.errstate(all="ignore"):
+            total = float(self._shares @ c ** hermite_rule().orders)
+        rest, order = self._rest
+        return total + rest * c**order if rest > 0.0 < c else total
+
+    @cached_property
+    def _shares(self) -> Array:
+        """Of the Hermite polynomials in E φ²: the squares of their coefficients."""
         rule = hermite_rule()
         with np.errstate(all="ignore"):
             values = evaluate(self._phi.function, self._mean + self._sigma * rule.nodes)
-            shares = (values @ rule.polynomials) ** 2
-            total = float(shares @ c**rule.orders)
+            shares: Array = (values @ rule.polynomials) ** 2
+        return shares
+
+    @cached_property
+    def _rest(self) -> tuple[float, float]:
+        """What they leave of E φ², and the order at which it makes up for q E φ′² too."""
+        shares, orders = self._shares, hermite_rule().orders
+        with np.errstate(all="ignore"):
             rest = self.moments.second_moment - float(shares.sum())
-            slope = self._sigma**2 * self.squared_slope - float(shares @ rule.orders)
-        if rest > 0.0 < c and slope > 0.0:
-            total += rest * c ** max(slope / rest, float(len(shares)))
-        return total
+            slope = self._sigma**2 * self.squared_slope - float(shares @ orders)
+        return rest, max(float(len(orders)), slope / rest) if rest > 0.0 else 0.0
 
     @cached_property
     def growth(self) -> float:
