@@ -11,7 +11,8 @@
  *     G = sigma D E';   dX = sigma dH Z Q + G - G Q' Q  (without the column of b)
  *
  * and |dW|^2 = |dH' X|^2 = tr(dH dH' X X'). Forward, a block of units is drawn, multiplied,
- * finished, added to the next X X' and forgotten: memory does not grow with the width.
+ * finished, added to the next X X' and forgotten: memory does not grow with the width. A backward
+ * pass, a norm (X is then that of the norm) or a residual branch wants states that are kept whole.
  *
  * Gram matrices and factors are float64 whatever the dtype is, and so is Q until it is rounded:
  * one rounding a fma, products of float32 exact. The factor of a matrix with rows of any lengths
@@ -96,7 +97,8 @@ typedef struct {
   size_t lanes, panels;        /* of the batch */
   size_t gram_panel, gram;     /* of a Gram matrix: elements between its panels, in all */
   size_t slab, bias, wide, grams, factor, rest, pivots, columns, left, block, total;
-  size_t states, slopes, gradients, widest; /* as in chain.h; widest in elements */
+  int whole;                   /* states are kept whole: two in turn or, with backward, all */
+  size_t aside, states, norms, slopes, gradients, widest; /* as in chain.h; widest in elements */
   size_t gradient_gram, gradient_factor, gradient_left, middle, coefficients, strip, solved;
   size_t q, q_stride;          /* Q, and elements between its rows */
 } R(gram_layout);
@@ -122,19 +124,23 @@ static R(gram_layout) R(gram_plan)(const ic_chain *c) {
   plan.pivots = gram_take(end, batch * sizeof(size_t));
   plan.columns = gram_take(end, panels * sizeof(size_t));
   plan.left = gram_take(end, left);
-  if (!c->backward) {
-    plan.block = gram_take(end, panels * R(chain_panel)(plan.rows) * sizeof(real));
-    return plan;
-  }
   size_t all = R(chain_state_size)(c, 0), most = 0;
+  int normed = 0, residual = 0;
   plan.widest = all;
   for (size_t l = 0; l < c->n_layers; l++) {
     const size_t state = R(chain_state_size)(c, l + 1);
     all += state;
     if (state > plan.widest) plan.widest = state;
     if (l && c->layers[l].n_in > most) most = c->layers[l].n_in;
+    normed |= c->layers[l].norm != IC_NO_NORM;
+    residual |= c->layers[l].residual;
   }
-  plan.states = gram_take(end, all * sizeof(real));
+  plan.whole = c->backward || normed || residual;
+  if (!plan.whole) plan.block = gram_take(end, panels * R(chain_panel)(plan.rows) * sizeof(real));
+  if (residual) plan.aside = gram_take(end, plan.widest * sizeof(real));
+  if (plan.whole) plan.states = gram_take(end, (c->backward ? all : 2 * plan.widest) * sizeof(real));
+  if (!c->backward) return plan;
+  if (normed) plan.norms = gram_take(end, c->n_layers * lanes * sizeof(double));
   plan.slopes = gram_take(end, all * sizeof(real));
   plan.gradients = gram_take(end, 2 * plan.widest * sizeof(real));
   plan.gradient_gram = gram_take(end, plan.gram * sizeof(double));
@@ -251,11 +257,36 @@ static R(gram_law) R(gram_law_of)(const ic_layer *layer) {
                        layer->has_bias ? (real)bias->shift : 0};
 }
 
-/* State l of a chain that also goes backward; a slope lies as far from the first one. */
+/* State l where states are whole; with backward, a slope lies as far from the first one. */
 static real *R(gram_state)(const ic_chain *c, const R(gram_layout) * plan, char *base, size_t l) {
   real *at = REALS(states);
+  if (!c->backward) return at + l % 2 * plan->widest;
   for (size_t j = 0; j < l; j++) at += R(chain_state_size)(c, j);
   return at;
+}
+
+/* x x' of `n` features in panels, its upper triangle; 0 if cancelled. */
+static int R(gram_of)(const R(gram_layout) * plan, size_t batch, const real *x, size_t panel,
+                      size_t n, double *gram, char *base, const volatile int32_t *cancel) {
+  memset(gram, 0, plan->gram * sizeof *gram);
+  for (size_t j = 0; j < n; j += plan->rows) {
+    if (*cancel) return 0;
+    R(gram_add)(plan, batch, x + 16 * j, panel, n - j < plan->rows ? n - j : plan->rows, gram,
+                base);
+  }
+  return 1;
+}
+
+/* The norm of layer l's inputs, in their place, and its Gram matrix. */
+static int R(gram_norm)(const ic_chain *c, const R(gram_layout) * plan, size_t l, double *gram,
+                        char *base, const volatile int32_t *cancel) {
+  const ic_layer *layer = c->layers + l;
+  const size_t panel = R(chain_panel)(layer->n_in);
+  real *x = R(gram_state)(c, plan, base, l);
+  if (layer->residual) memcpy(REALS(aside), x, R(chain_state_size)(c, l) * sizeof(real));
+  R(norm)(layer->norm, x, panel, layer->n_in, c->batch,
+          c->backward ? DOUBLES(norms) + l * plan->lanes : NULL);
+  return R(gram_of)(plan, c->batch, x, panel, layer->n_in, gram, base, cancel);
 }
 
 static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_layout) * plan,
@@ -268,7 +299,7 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
   size_t block_panel = R(chain_panel)(plan->rows), n = c->layers[0].n_in;
   real *x = block, *slope = NULL;
   memset(gram, 0, plan->gram * sizeof *gram);
-  if (c->backward) {
+  if (plan->whole) {
     x = R(gram_state)(c, plan, base, 0);
     block_panel = R(chain_panel)(n);
   }
@@ -276,27 +307,33 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
   for (size_t j = 0; j < n; j += plan->rows) {
     if (*cancel) return 0;
     const size_t count = n - j < plan->rows ? n - j : plan->rows;
-    real *at = c->backward ? x + 16 * j : block;
+    real *at = plan->whole ? x + 16 * j : block;
     R(gram_input)(k, c, trial, j, count, at, block_panel, slab);
     if (input) R(panel_moments)(at, block_panel, count, batch, input);
-    R(gram_add)(plan, batch, at, block_panel, count, gram, base);
+    if (!c->layers[0].norm) R(gram_add)(plan, batch, at, block_panel, count, gram, base);
   }
   for (size_t l = 0; l < n_layers; l++) {
     const ic_layer *layer = c->layers + l;
     const R(gram_law) law = R(gram_law_of)(layer);
     ic_moments *found = moments ? moments + 2 * l : NULL;
+    if (layer->norm && !R(gram_norm)(c, plan, l, gram, base, cancel)) return 0;
     gram_mirror(gram, plan->gram_panel, batch);
     const size_t rank = gram_factor(gram, plan->gram_panel, batch, law.sigma, law.beta,
                                     DOUBLES(factor), DOUBLES(rest), SIZES(pivots), cancel);
     R(gram_left)(plan, batch, DOUBLES(factor), DOUBLES(rest) + plan->lanes, rank, left, columns);
     for (size_t o = 0; o < plan->rows && layer->has_bias; o++) bias[o] = law.mean;
+    const real *skip = NULL;
+    if (layer->residual) skip = layer->norm ? REALS(aside) : R(gram_state)(c, plan, base, l);
     if (c->backward) {
       gram += l + 1 < n_layers ? plan->gram : 0;
+      slope = R(gram_state)(c, plan, base, l + 1) + (REALS(slopes) - REALS(states));
+    }
+    if (plan->whole) {
       x = R(gram_state)(c, plan, base, l + 1);
-      slope = x + (REALS(slopes) - REALS(states));
       block_panel = R(chain_panel)(layer->n_out);
     }
-    if (l + 1 < n_layers) memset(gram, 0, plan->gram * sizeof *gram);
+    const int added = l + 1 < n_layers && !layer[1].norm; /* to the next Gram matrix, while hot */
+    if (added) memset(gram, 0, plan->gram * sizeof *gram);
     if (found) {
       memset(found, 0, 2 * sizeof *found);
       found[0].cosine = found[1].cosine = NAN; /* a layer's panels are never there as a whole */
@@ -305,13 +342,14 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     for (size_t o = 0; o < layer->n_out; o += plan->rows) {
       if (*cancel) return 0;
       const size_t rows = layer->n_out - o < plan->rows ? layer->n_out - o : plan->rows;
-      real *out = c->backward ? x + 16 * o : block;
+      real *out = plan->whole ? x + 16 * o : block;
       R(gram_draw)(k, c, plan, layer->weight.stream + trial, o, rows, slab);
       R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, out,
                        block_panel);
-      R(chain_finish)(layer, 0, out, NULL, out, slope ? slope + 16 * o : NULL,
-                      (ptrdiff_t)block_panel, rows, batch, found, NULL);
-      if (l + 1 < n_layers) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
+      R(chain_finish)(layer, 0, out, skip ? skip + 16 * o : NULL, out,
+                      slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel, rows, batch, found,
+                      NULL);
+      if (added) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
     }
   }
   return 1;
@@ -322,14 +360,31 @@ static real *R(gram_gradient)(const R(gram_layout) * plan, char *base, size_t l)
 }
 
 /* The gradient of state l, there in panels, units first ... first + count - 1, to that of the
- * pre-activations below, with the moments of both. */
+ * pre-activations below, with the moments of both; aside if the layer below has a residual branch,
+ * which it passes by. */
 static void R(gram_finish)(const ic_chain *c, const R(gram_layout) * plan, size_t l, size_t first,
                            size_t count, ic_moments *moments, char *base) {
   const ic_layer *below = c->layers + (l - 1);
   real *slope = R(gram_state)(c, plan, base, l) + (REALS(slopes) - REALS(states));
   real *dx = R(gram_gradient)(plan, base, l) + 16 * first;
-  R(chain_finish)(below, 1, dx, NULL, dx, slope + 16 * first,
-                  (ptrdiff_t)R(chain_panel)(below->n_out), count, c->batch, moments, NULL);
+  const size_t panel = R(chain_panel)(below->n_out);
+  for (size_t p = 0; p < plan->panels && below->residual; p++)
+    memcpy(REALS(aside) + p * panel + 16 * first, dx + p * panel, 16 * count * sizeof(real));
+  R(chain_finish)(below, 1, dx, NULL, dx, slope + 16 * first, (ptrdiff_t)panel, count, c->batch,
+                  moments, NULL);
+}
+
+/* Layer l's inputs, units first ... first + count - 1: to the gradient that has come through the
+ * branch, there in panels, is added what passed it by; finished. */
+static void R(gram_skip)(const ic_chain *c, const R(gram_layout) * plan, size_t l, size_t first,
+                         size_t count, ic_moments *moments, char *base) {
+  const size_t panel = R(chain_panel)(c->layers[l].n_in);
+  const real *dy = REALS(aside);
+  real *dx = R(gram_gradient)(plan, base, l);
+  for (size_t p = 0; p < plan->panels && c->layers[l].residual; p++)
+    for (size_t i = p * panel + 16 * first; i < p * panel + 16 * (first + count); i += 16)
+      V(store)(dx + i, V(add)(V(load)(dx + i), V(load)(dy + i)));
+  R(gram_finish)(c, plan, l, first, count, moments, base);
 }
 
 /* Q of n columns, the inputs x in panels: column j of [sigma X, beta 1] by substitution. */
@@ -411,7 +466,11 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
     const size_t rows = n_in - j < plan->rows ? n_in - j : plan->rows;
     R(multiply_transposed)(q + j, (ptrdiff_t)plan->q_stride, rows, rank, middle,
                            (ptrdiff_t)left_panel, dx + 16 * j, (ptrdiff_t)panel, panels);
-    R(gram_finish)(c, plan, l, j, rows, moments, base);
+    if (!layer->norm) R(gram_skip)(c, plan, l, j, rows, moments, base);
+  }
+  if (layer->norm) {
+    R(norm_backward)(layer->norm, x, DOUBLES(norms) + l * plan->lanes, dx, panel, n_in, batch);
+    R(gram_skip)(c, plan, l, 0, n_in, moments, base);
   }
   return 1;
 }
@@ -433,13 +492,9 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
   for (size_t l = n_layers; l-- > 0;) {
     const size_t n_in = c->layers[l].n_in, n_out = c->layers[l].n_out;
     const double *inputs = DOUBLES(grams) + l * plan->gram;
-    memset(gram, 0, plan->gram * sizeof *gram);
-    for (size_t o = 0; o < n_out; o += plan->rows) {
-      if (*cancel) return 0;
-      R(gram_add)(plan, batch, R(gram_gradient)(plan, base, l + 1) + 16 * o,
-                  R(chain_panel)(n_out), n_out - o < plan->rows ? n_out - o : plan->rows, gram,
-                  base);
-    }
+    if (!R(gram_of)(plan, batch, R(gram_gradient)(plan, base, l + 1), R(chain_panel)(n_out), n_out,
+                    gram, base, cancel))
+      return 0;
     gram_mirror(gram, plan->gram_panel, batch);
     if (gradients) {
       double trace = 0;

@@ -11,7 +11,7 @@ from initcore import _core
 from initcore.reference import gram as reference
 from initcore.reference.sampling import CONSTANT, NORMAL
 from initcore.streams import stream_id
-from kernel_calls import layer_codes, normal, run_backward, run_gram, same_bits
+from kernel_calls import architecture, layer_codes, normal, run_backward, run_gram, same_bits
 
 INFINITE = (-np.inf, np.inf)
 COUNT, MEAN, M2, ABS_MAX, ZEROS, SATURATED, NONFINITE = range(7)
@@ -21,7 +21,7 @@ def source(stream, std, mean=0.0):
     return stream, NORMAL, std, mean, *INFINITE
 
 
-def gram_spec(x, widths, names, laws, backward=False, weights=None):
+def gram_spec(x, widths, names, laws, norms=None, residuals=None, *, backward=False, weights=None):
     """A chain of stored inputs; `laws` (σ, β, μ) a layer, with β = μ = None for no bias."""
     biases = [
         None if beta is None else source(90 + i, beta, mean) if beta
@@ -31,10 +31,11 @@ def gram_spec(x, widths, names, laws, backward=False, weights=None):
     weights = weights or [source(10 + i, sigma) for i, (sigma, _, _) in enumerate(laws)]
     codes = layer_codes(names, [0.05] * len(names))
     top = source(70, 1.0) if backward else None
-    return x.dtype.name, 5, len(x), widths, codes, x, weights, biases, top
+    shape = architecture(norms, residuals)
+    return x.dtype.name, 5, len(x), widths, codes, x, weights, biases, top, *shape
 
 
-def expected(x, widths, names, laws, backward=False):
+def expected(x, widths, names, laws, norms=None, residuals=None, *, backward=False):
     """What the reference says of trial 0 of `gram_spec`."""
     batch, dtype = len(x), x.dtype.name
     kernels = _core.default()
@@ -52,7 +53,7 @@ def expected(x, widths, names, laws, backward=False):
     rounded = [tuple(float(x.dtype.type(v or 0)) for v in law) for law in laws]
     return reference.gram(
         x, zs, rounded, [(name, None) for name in names], [0.05] * len(names),
-        drawn(70, batch, widths[-1]) if backward else None, es,
+        drawn(70, batch, widths[-1]) if backward else None, es, norms, residuals,
     )  # fmt: skip
 
 
@@ -75,6 +76,13 @@ BIASES = {
     "constant": [(0.3, None, None), (0.4, 0.0, 0.7), (0.5, 0.0, -0.2)],
 }
 STREAMS = [50, 51, 52]
+SHAPES = [
+    (["rms", "layer", "rms"], None),
+    (None, [0.5, 1.0, None]),
+    (["layer", "rms", None], [1.0, 0.3, None]),
+    ([None, "layer", "layer"], [0.7, None, None]),
+    (["layer", None, "rms"], [0.0, 0.5, 0.7]),
+]
 
 
 class TestReference:
@@ -84,6 +92,26 @@ class TestReference:
         """Forward and backward, batches around a panel and beyond the narrowest layer."""
         x = rng.normal(size=(batch, 21)).astype(dtype)
         case = x, [21, 40, 17, 30], ["tanh", "relu", "gelu"], BIASES[bias]
+        states, gradients = expected(*case, backward=True)
+        answers = [run_gram(k, gram_spec(*case, backward=True), STREAMS) for k in every_isa]
+        for got, got_gradients in answers:
+            assert_close(got[0], states, dtype)
+            assert_close(got_gradients[0, :, :2], gradients[:, :2], dtype)
+            np.testing.assert_allclose(
+                got_gradients[0, :, 2], gradients[:, 2], rtol=2e-4 if dtype == "float32" else 1e-9
+            )
+            assert same_bits(got, answers[0][0])
+            assert same_bits(got_gradients, answers[0][1])
+        forward, _ = run_gram(every_isa[0], gram_spec(*case))
+        assert same_bits(forward, answers[0][0])
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    @pytest.mark.parametrize("batch", [1, 17, 33])
+    def test_norms_and_residual_branches(self, every_isa, rng, dtype, batch, shape):
+        """Forward and backward, every kind of layer above every other."""
+        x = rng.normal(0.2, 0.6, size=(batch, 24)).astype(dtype)
+        x[0] = 0
+        case = x, [24] * 4, ["tanh", "relu", "gelu"], BIASES["normal"], *shape
         states, gradients = expected(*case, backward=True)
         answers = [run_gram(k, gram_spec(*case, backward=True), STREAMS) for k in every_isa]
         for got, got_gradients in answers:
@@ -164,11 +192,11 @@ class TestLaw:
 
     TRIALS = 4000
 
-    def both(self, x, widths, names, laws):
+    def both(self, x, widths, names, laws, *shape):
         """(forward states, gradient states), (trials, layers, ., fields), of dense and of gram."""
         kernels = _core.default()
-        dense = gram_spec(x, widths, names, laws, backward=True)
-        gram = gram_spec(x, widths, names, laws, backward=True, weights=[
+        dense = gram_spec(x, widths, names, laws, *shape, backward=True)
+        gram = gram_spec(x, widths, names, laws, *shape, backward=True, weights=[
             source(30 + i, sigma) for i, (sigma, _, _) in enumerate(laws)
         ])  # fmt: skip
         # trial t adds t to each stream: far apart, they share none
@@ -184,21 +212,25 @@ class TestLaw:
         )
 
     @pytest.mark.parametrize(
-        ("batch", "widths", "names", "laws"),
+        ("batch", "widths", "names", "laws", "shape"),
         [
-            (1, [9, 12, 16, 8], ["relu"] * 3, [(0.4, None, None)] * 3),
-            (6, [9, 12, 16, 8], ["relu"] * 3, [(0.4, 0.1, 0.1)] * 3),
-            (20, [9, 12, 10, 11], ["tanh", "linear", "gelu"], BIASES["normal"]),
-            (18, [3, 4, 5, 1], ["tanh"] * 3, [(0.9, None, None)] * 3),
+            (1, [9, 12, 16, 8], ["relu"] * 3, [(0.4, None, None)] * 3, ()),
+            (6, [9, 12, 16, 8], ["relu"] * 3, [(0.4, 0.1, 0.1)] * 3, ()),
+            (20, [9, 12, 10, 11], ["tanh", "linear", "gelu"], BIASES["normal"], ()),
+            (18, [3, 4, 5, 1], ["tanh"] * 3, [(0.9, None, None)] * 3, ()),
+            (6, [9, 9, 9, 8], ["relu"] * 3, [(0.4, None, None)] * 3,
+             (["rms", "layer", "layer"], [0.5, 1.0, None])),
+            (14, [9, 9, 9, 9], ["tanh", "linear", "gelu"], BIASES["normal"],
+             ([None, "rms", None], [1.0, None, 0.7])),
         ],
-    )
-    def test_dense_and_gram(self, rng, batch, widths, names, laws):
+    )  # fmt: skip
+    def test_dense_and_gram(self, rng, batch, widths, names, laws, shape):
         """Log energies and means of h, x and all gradients, and how they vary together; a batch
         beyond the width, too, where every Gram matrix is deficient."""
         x = rng.normal(size=(batch, widths[0])).astype(np.float32)
         x[-1] = x[0]
         tables = []
-        for states, gradients in self.both(x, widths, names, laws):
+        for states, gradients in self.both(x, widths, names, laws, *shape):
             columns = (*states.transpose(1, 2, 0, 3).reshape(6, -1, _core.MOMENTS),
                        *gradients.transpose(1, 2, 0, 3).reshape(9, -1, _core.MOMENTS))  # fmt: skip
             energies = np.array([second_moments(column) for column in columns])

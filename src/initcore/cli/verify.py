@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from rich.text import Text
 from initcore import _core, reference
 from initcore._core import Kernels
 from initcore.activations import ACTIVATIONS, Activation
+from initcore.architecture import NORMS
 from initcore.cli.common import console, progress_bar
 from initcore.reference import (
     activations,
@@ -193,7 +194,10 @@ def every_check() -> Iterator[Check]:
                 yield _activation(phi, dtype, derivative)
         yield _product(dtype)
         yield _chain(dtype)
-        yield _chain_backward(dtype)
+        plain = [None] * (len(WIDTHS) - 1)
+        yield _chain_backward("chain backward", dtype, WIDTHS, plain, plain)
+        square = [WIDTHS[0]] * 3
+        yield _chain_backward("norms, branches", dtype, square, ["rms", "layer"], [0.5, 1.0])
         yield _moments(dtype)
         yield from _softmax(dtype)
         yield _softmax_backward(dtype)
@@ -319,12 +323,12 @@ def _arguments(dtype: str) -> Array:
     return np.concatenate([near, sizes, -sizes, special]).astype(dtype)
 
 
-def _stored(dtype: str) -> tuple[Array, list[Array], list[Array]]:
+def _stored(dtype: str, widths: Sequence[int] = WIDTHS) -> tuple[Array, list[Array], list[Array]]:
     random = np.random.default_rng(SEED)
-    x = random.standard_normal((BATCH, WIDTHS[0])).astype(dtype)
-    shapes = list(zip(WIDTHS[1:], WIDTHS[:-1], strict=True))
+    x = random.standard_normal((BATCH, widths[0])).astype(dtype)
+    shapes = list(zip(widths[1:], widths[:-1], strict=True))
     weights = [(random.standard_normal(shape) / 6).astype(dtype) for shape in shapes]
-    return x, weights, [random.standard_normal(n).astype(dtype) for n in WIDTHS[1:]]
+    return x, weights, [random.standard_normal(n).astype(dtype) for n in widths[1:]]
 
 
 def _run_chain(
@@ -383,12 +387,19 @@ def _chain(dtype: str) -> Check:
     )
 
 
-def _chain_backward(dtype: str) -> Check:
-    """Stored arrays, ReLU: nothing in it but fma and products with 0 and 1."""
-    x, weights, biases = _stored(dtype)
-    dy = np.random.default_rng(SEED + 1).standard_normal((BATCH, WIDTHS[-1])).astype(dtype)
+def _chain_backward(
+    name: str,
+    dtype: str,
+    widths: Sequence[int],
+    norms: Sequence[str | None],
+    residuals: Sequence[float | None],
+) -> Check:
+    """Stored arrays, ReLU: nothing in it but fma, sums, products, quotients and roots."""
+    x, weights, biases = _stored(dtype, widths)
+    dy = np.random.default_rng(SEED + 1).standard_normal((BATCH, widths[-1])).astype(dtype)
     layers = [(ACTIVATIONS["relu"].kernel_id, 0.0, np.nan)] * len(weights)
-    spec = _core.Chain(dtype, 0, BATCH, WIDTHS, layers, x, weights, biases, dy)
+    kinds = [0 if norm is None else NORMS[norm] for norm in norms]
+    spec = _core.Chain(dtype, 0, BATCH, widths, layers, x, weights, biases, dy, kinds, residuals)
 
     def product(kernels: Kernels) -> list[Array]:
         arrays = [np.empty_like(array) for array in (x, *weights, *biases)]
@@ -402,11 +413,13 @@ def _chain_backward(dtype: str) -> Check:
 
     def expected() -> list[Array]:
         names = [("relu", None)] * len(weights)
-        dx, dw, db, states = backward.chain_backward(x, weights, dy, biases, names)
+        dx, dw, db, states = backward.chain_backward(
+            x, weights, dy, biases, names, norms, residuals
+        )
         return [dx, *dw, *db, states]
 
     return Check(
-        "chain backward",
+        name,
         dtype,
         product,
         expected,

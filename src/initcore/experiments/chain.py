@@ -592,12 +592,6 @@ def _law(init: str | WeightFunction, shape: tuple[int, ...], **fans: int) -> Law
 
 def _check_gaussian(experiment: ChainExperiment) -> None:
     """ValueError where "gram" would not have the law of the weights and biases."""
-    for name, entries in (("norm", experiment.norms), ("residual", experiment.residuals)):
-        if set(entries) != {None}:
-            raise ValueError(
-                f"{name} must be None for method='gram'; got {_collapse(entries)!r}: use "
-                "method='dense'"
-            )
     layers = zip(pairwise(experiment.widths), experiment.inits, experiment.biases, strict=True)
     checked = set()  # most layers are alike
     for layer, kind in enumerate(layers):

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .activations import activate
+from .chain import branch
 from .moments import FIELDS, moments
+from .norm import norm, norm_backward
 
 __all__ = ["factor", "gram"]
 
@@ -62,28 +64,35 @@ def gram(
     thresholds: Sequence[float],
     dy: NDArray[Any] | None = None,
     gradient_normals: Sequence[NDArray[Any]] = (),
+    norms: Sequence[str | None] | None = None,
+    residuals: Sequence[float | None] | None = None,
 ) -> tuple[Float64, Float64 | None]:
     """The states (layers, 2, .) of h and φ(h), and with dy (batch, n_out) those (layers, 3, .) of
     the gradients by φ(h), h and W, columns as in `chain` and `chain_backward`.
 
     x (batch, n_in); a layer's Z is the first columns of normals (n_out, batch), its E those of
-    gradient_normals (n_in, or n_in + 1 with β; batch); laws: (σ, β, μ); activations and thresholds
-    as in `chain`.
+    gradient_normals (n_in, or n_in + 1 with β; batch); laws: (σ, β, μ); activations, thresholds,
+    norms and residuals as in `chain`; X is that of the norm.
     """
+    norms, residuals = norms or [None] * len(laws), residuals or [None] * len(laws)
     x = x.astype(np.float64)
     states = np.zeros((len(laws), 2, len(FIELDS)))
-    inputs, slopes, factors = [], [], []
+    inputs, inverses, slopes, factors = [], [], [], []
     for layer, ((sigma, beta, mean), (name, parameter)) in enumerate(
         zip(laws, activations, strict=True)
     ):
-        left, pivots = factor(sigma**2 * (x @ x.T) + beta**2)
+        seen, inverse = norm(norms[layer], x)
+        left, pivots = factor(sigma**2 * (seen @ seen.T) + beta**2)
         z = normals[layer][:, : len(pivots)].astype(np.float64)
         h = left @ z.T + mean
-        inputs.append(x)
+        inputs.append(seen)
+        inverses.append(inverse)
         factors.append((left, pivots, z))
-        x = activate(h, name, parameter).astype(np.float64)
-        slopes.append(activate(h, name, parameter, derivative=True).astype(np.float64))
-        states[layer, 0] = moments(h.T, slopes[-1].T, thresholds[layer])
+        phi = activate(h, name, parameter).astype(np.float64)
+        slope = activate(h, name, parameter, derivative=True).astype(np.float64)
+        states[layer, 0] = moments(h.T, slope.T, thresholds[layer])
+        x, slope = branch(residuals[layer], x, phi, slope)
+        slopes.append(slope)
         states[layer, 1] = moments(x.T)
     if dy is None:
         return states, None
@@ -103,5 +112,7 @@ def gram(
         q = np.linalg.solve(left[pivots], known[pivots])
         left, pivots = factor(dh @ dh.T)
         g = sigma * left @ gradient_normals[layer][:, : len(pivots)].astype(np.float64).T
-        dx = (sigma * dh @ z @ q + g - g @ q.T @ q)[:, : x.shape[1]]
+        below = (sigma * dh @ z @ q + g - g @ q.T @ q)[:, : x.shape[1]]
+        below = norm_backward(norms[layer], x, inverses[layer], below)
+        dx = below if residuals[layer] is None else below + dx
     return states, gradients

@@ -795,7 +795,8 @@ def is_function_name(spec: str) -> bool:
 
 
 def _listed(one_or_each: Any) -> str:
-    return ", ".join(map(str, one_or_each)) if isinstance(one_or_each, tuple) else str(one_or_each)
+    entries = one_or_each if isinstance(one_or_each, tuple) else (one_or_each,)
+    return ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in entries)
 
 
 def _setting(result: Propagation, *others: Propagation) -> str:
