@@ -138,7 +138,8 @@ static R(gram_layout) R(gram_plan)(const ic_chain *c) {
   plan.whole = c->backward || normed || residual;
   if (!plan.whole) plan.block = gram_take(end, panels * R(chain_panel)(plan.rows) * sizeof(real));
   if (residual) plan.aside = gram_take(end, plan.widest * sizeof(real));
-  if (plan.whole) plan.states = gram_take(end, (c->backward ? all : 2 * plan.widest) * sizeof(real));
+  const size_t kept = c->backward ? all : 2 * plan.widest;
+  if (plan.whole) plan.states = gram_take(end, kept * sizeof(real));
   if (!c->backward) return plan;
   if (normed) plan.norms = gram_take(end, c->n_layers * lanes * sizeof(double));
   plan.slopes = gram_take(end, all * sizeof(real));
