@@ -97,19 +97,18 @@ def test_networks_of_given_inputs(rng):
     assert first[heading.index("median")] == f"{energies[2, 0]:.2g}"
 
 
-def test_the_residual_stream_is_dotted():
+def test_the_residual_stream_is_drawn():
     """With a norm before it h holds whatever the stream that branches add to does."""
     options = {"norm": "rms", "residual": 0.5, "backward": True, "layers": 20}
     result = propagate(**options)
     for figure in (result.plot(), plot.propagation([result, propagate(**options)])):
-        for word, side in (("pre-activation", "post"), ("gradient by it", "grad_post")):
+        for word, side in (("stream x", "post"), ("gradient by it", "grad_post")):
             axes = panel(figure, word)
-            dotted = [line for line in axes.lines if line.get_linestyle() == ":"]
-            stream = getattr(result, side).second_moment
-            assert np.array_equal(dotted[0].get_ydata(), stream)
+            stream, theory = (getattr(of, side).second_moment for of in (result, result.theory))
+            assert np.array_equal(axes.lines[0].get_ydata(), stream)
+            assert np.array_equal(axes.lines[1].get_ydata(), theory)
             low, high = axes.get_ylim()
             assert low < stream.min() < stream.max() < high
-        assert "residual stream" in legend(panel(figure, "pre-activation"))
 
 
 def test_the_words_of_a_portrait():
@@ -224,8 +223,16 @@ def test_one_trial_and_one_layer(tmp_path, options):
 
 
 def test_a_chain_that_holds_is_not_made_to_look_ragged():
-    low, high = plot.propagation(propagate(layers=2)).axes[0].get_ylim()
-    assert high / low > 99
+    """Four times up and down of what is flat, with numbers on both axes."""
+    figure = ic.propagate([256] * 6, residual=0, trials=1).plot()
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    low, high = axes.get_ylim()
+    assert high / low == pytest.approx(16)
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert len(shown) >= 3
+    assert all(label.get_text() for label in axes.get_yticklabels())
+    assert axes.xaxis.get_tick_params()["labelbottom"]
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])

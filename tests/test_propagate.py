@@ -4,7 +4,7 @@
 import math
 import pickle
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ class TestVerdicts:
         result = ic.propagate(**self.CHAIN, init="kaiming_normal")
         assert result.outcome == "holds"
         assert near(result.factor, result.factor_se, 1, 3)
-        assert result.verdict.startswith("holds: second moment ×")
+        assert result.verdict.startswith("holds: E[h²] ×")
         assert "(layers 15 to 30)" in result.verdict
         assert "would hold" not in result.verdict
 
@@ -231,6 +231,93 @@ class TestVerdicts:
         assert one_layer.outcome == "undecided"
         assert math.isnan(one_layer.factor)
 
+    def test_a_few_even_trials_are_enough(self):
+        """lecun_normal halves E[h²] a ReLU layer; width 512 makes five trials all but alike."""
+        result = ic.propagate([512] * 9, init="lecun_normal", trials=5)
+        assert result.outcome == "decays"
+        assert result.factor == pytest.approx(0.5, abs=0.05)
+        scaled = ic.propagate([256] * 21, init="kaiming_normal().scaled(0.96)", trials=20)
+        assert scaled.outcome == "decays"  # ×0.96² = 0.92 a layer, nearer 1 than a gross factor
+
+    def test_a_few_uneven_trials_are_not(self):
+        """ln E[h²] of 12 wide linear layers walks by 2/12 a layer, though its mean holds: twenty
+        trials that a few of them rule never say otherwise."""
+        chain = {"widths": [12] * 21, "activation": "linear", "init": "lecun_normal", "batch": 2}
+        outcomes = {
+            ic.propagate(**chain, seed=5, trials=range(20 * i, 20 * i + 20)).outcome
+            for i in range(60)
+        }
+        assert outcomes == {"holds", "undecided"}
+
+
+class TestStream:
+    """Behind a norm E[h²] tells nothing, and past a residual branch the stream goes by."""
+
+    CHAIN: ClassVar[dict[str, Any]] = {"widths": [32] * 21, "batch": 4, "trials": 30}
+
+    def test_rezero_holds_exactly(self):
+        result = ic.propagate(**self.CHAIN, residual=0, backward=True)
+        assert (result.factor, result.factor_se) == (1, 0)
+        assert (result.grad_factor, result.grad_factor_se) == (1, 0)
+        assert result.verdict.startswith("holds: E[x²] ×1.000 a layer")
+        assert "; gradient holds: E[(∂/∂x)²] ×1.000 a layer" in result.verdict
+
+    def test_what_grows_behind_a_norm_is_seen(self):
+        """h = W x, x + 1·h doubles E[x²] a layer (W of variance 1/n), and the gradient by x; the
+        norm of the last layer makes E[h²] there 1."""
+        result = ic.propagate(
+            **self.CHAIN, activation="linear", init="lecun_normal", residual=1, backward=True,
+            norm=[None] * 19 + ["rms"],
+        )  # fmt: skip
+        assert (result.outcome, result.grad_outcome) == ("explodes", "explodes")
+        assert abs(result.grad_factor - 2 ** (8 / 9)) < 5 * result.grad_factor_se + 0.1
+
+    def test_the_standard_error_has_the_covariance(self):
+        """That of the ratio of means over trials, by the delta method from single trials."""
+        chain = self.CHAIN | {"norm": "rms", "residual": 0.5, "backward": True}
+        ones = [ic.propagate(**chain | {"trials": range(i, i + 1)}) for i in range(30)]
+        whole = ic.propagate(**chain)
+        for side, path, factor, se in (
+            ("post", (9, 19), whole.factor, whole.factor_se),
+            ("grad_post", (10, 0), whole.grad_factor, whole.grad_factor_se),
+        ):
+            a, b = (np.array([getattr(o, side).second_moment[at] for o in ones]) for at in path)
+            spread = np.sqrt(30 / 29 * np.sum((a / a.sum() - b / b.sum()) ** 2))
+            assert factor == pytest.approx((b.mean() / a.mean()) ** 0.1, rel=1e-9)
+            assert se == pytest.approx(factor * spread / 10, rel=1e-9)
+
+    def test_its_table_and_its_shares(self):
+        result = ic.propagate(**self.CHAIN, norm="rms", residual=[None] + [0.5] * 19, backward=True)
+        (_, up), (_, down) = result.tables()
+        assert up[0][:3] == ["layer", "E[x²] ± s.e.", "theory"]
+        assert float(up[1][2]) == pytest.approx(result.theory.post.second_moment[0], rel=1e-3)
+        assert down[0][:3] == ["layer", "E[(∂/∂x)²] ± s.e.", "theory"]
+        assert "residual none, 0.5," in result.title
+        assert "saturated" not in ic.propagate(**self.CHAIN, residual=0.5).tables()[0][1][0]
+        bounded = ic.propagate(**self.CHAIN, residual=0.5, activation="tanh")
+        assert "saturated" in bounded.tables()[0][1][0]
+
+    def test_it_stops_at_what_is_judged(self):
+        """ReZero's E[x²] is that of the inputs, E[h²] behind it another's of the same width."""
+        result = ic.propagate(**self.CHAIN | {"trials": 512}, residual=0, rtol=0.02)
+        assert result.n_trials < 512
+        end = result.post
+        assert end.se.second_moment[-1] <= 0.02 * end.second_moment[-1]
+        half = ic.propagate(**self.CHAIN | {"trials": result.n_trials // 2}, residual=0).post
+        assert half.se.second_moment[-1] > 0.02 * half.second_moment[-1]
+
+
+def test_titles_name_trials_that_do_not_begin_at_0():
+    chain = {"widths": [4, 4], "batch": 2}
+    assert ", trials 20 to 39," in ic.propagate(**chain, trials=range(20, 40)).title
+    assert ", 20 trials," in ic.propagate(**chain, trials=20).title
+
+
+@pytest.mark.parametrize("init", [lambda shape: np.ones(shape), lambda *, seed: seed])
+def test_a_function_of_another_signature_is_refused(init):
+    with pytest.raises(TypeError, match=r"init: .*called with \(seed, trial, layer, shape\); got "):
+        ic.propagate([4, 4], init=init)
+
 
 class TestBackward:
     """Gradients with known answers, from a standard normal one by the last layer's x."""
@@ -265,7 +352,7 @@ class TestBackward:
         result = ic.propagate([64] * 31, init="kaiming_normal", batch=16, backward=True)
         assert result.outcome == result.grad_outcome == "holds"
         assert near(result.grad_factor, result.grad_factor_se, 1, 3)
-        assert "; gradient holds: second moment ×" in result.verdict
+        assert "; gradient holds: E[(∂/∂h)²] ×" in result.verdict
         assert "(layers 16 to 1)" in result.verdict
         zeros = result.grad_pre
         assert near(zeros.zero_fraction[29], zeros.se.zero_fraction[29], 0.5)

@@ -196,7 +196,7 @@ class TestOwnInputs:
     def test_specification_keeps_every_bit(self, rng, tmp_path):
         for dtype in ("float32", "float64"):
             x = rng.normal(size=(3, 4)).astype(dtype)
-            x[0], x[1, 0] = (np.nan, np.inf, -np.inf, -0.0), 1e-310
+            x[0], x[1, 0] = (1.5, 2.0**-30, -7.0, -0.0), 1e-310
             whole = ic.propagate([4, 2], x=x, dtype=dtype, trials=5)
             assert whole.spec["x"].dtype == dtype
             assert same_bits(whole.spec["x"], x)
@@ -211,6 +211,13 @@ class TestOwnInputs:
                 assert same_bits(copy.spec["x"], whole.spec["x"])
             more = ic.propagate(**loaded.spec, seed=loaded.seed, trials=range(5, 7))
             assert (more + whole).equals(ic.propagate(**whole.spec, trials=7))
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
+    def test_inputs_that_are_not_finite_are_refused(self, value):
+        x = np.ones((3, 4))
+        x[1, 2] = value
+        with pytest.raises(ValueError, match=r"x must be finite in float32; got .* at x\[1, 2\]"):
+            ic.propagate([4, 2], x=x)
 
     def test_other_inputs_are_another_specification(self):
         x = np.ones((2, 3))

@@ -196,7 +196,7 @@ class TestMerging:
 
     def test_overlapping_trials_are_refused(self):
         a, b = (chain_result(states_of([1.0] * 4), start=start) for start in (0, 3))
-        with pytest.raises(ValueError, match="trials 3 to 3"):
+        with pytest.raises(ValueError, match=r"common cannot be added: trial 3$"):
             a + b
         with pytest.raises(ValueError, match="trials 0 to 3"):
             a + a
@@ -400,15 +400,27 @@ class TestFiles:
         assert path.read_bytes() == before
         assert list(tmp_path.iterdir()) == [path]
 
+    def test_a_missing_directory_is_named(self, tmp_path):
+        path = tmp_path / "missing" / "chain.json"
+        with pytest.raises(FileNotFoundError) as caught:
+            chain_result(states_of([1.0])).save(path)
+        assert caught.value.filename == str(path)
+
 
 class TestText:
+    def test_a_comparison_says_what_its_columns_are(self):
+        lines = str(Comparison((chain_result(states_of([1.0, 2.0])),) * 2)).splitlines()
+        heading = next(i for i, line in enumerate(lines) if line.split()[0] == "layer")
+        assert " ".join(lines[:heading]).endswith("; E[h²] ± s.e.:")
+
     def test_table_of_a_chain(self):
-        text = str(chain_result(states_of([1.0, 2.0])))
+        text = str(chain_result(states_of([1.0, 1.5])))
         lines = text.splitlines()
         assert lines[0].startswith("kaiming_normal(): 2 layers, widths 4, 3, 2, relu, batch 8")
-        assert lines[1].split("  ")[:3] == ["layer", "E[h²] ± s.e.", "theory"]
-        assert lines[2].split()[0] == "1"
-        assert lines[-1].startswith("holds: second moment ×")
+        assert lines[2].split("  ")[:3] == ["layer", "E[h²] ± s.e.", "theory"]
+        assert lines[1] == "theory is that of infinite width:"
+        assert lines[3].split()[0] == "1"
+        assert lines[-1].startswith("holds: E[h²] ×")
 
     def test_the_widest_table_and_the_longest_sentence_fit_100_columns(self):
         """Of what is so small that every number has an exponent; with medians, gradients, shares,

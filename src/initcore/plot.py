@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from initcore.results.attention import AttentionPropagation
 from initcore.results.layers import QUANTILES, LayerStats, visible_shares
-from initcore.results.propagation import Propagation
+from initcore.results.propagation import Propagation, has_stream
 from initcore.results.text import plus_minus
 
 try:
@@ -28,7 +28,13 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import (
+        FormatStrFormatter,
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+        PercentFormatter,
+    )
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "plots need matplotlib: pip install 'initcore[plot]'", name=missing.name
@@ -43,7 +49,6 @@ _PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 
 _THEORY = "0.1"
 _MEASURED: dict[str, Any] = {"linewidth": 1.8}
-_STREAM: dict[str, Any] = {"linewidth": 1.8, "linestyle": ":"}
 _PREDICTED: dict[str, Any] = {"color": _THEORY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 _OPACITIES = (0.15, 0.25)  # of the wider and, upon it, of the narrower band
 _LABEL_SIZE = 9.0  # points
@@ -63,17 +68,17 @@ def propagation(
 ) -> Figure:
     """What chains do, by layer (from 1): a portrait of one result, or several compared.
 
-    One result: the second moment of the pre-activation h on a logarithmic axis, its mean over
-    trials with standard errors and the infinite-width prediction dashed, over bands that hold the
-    middle 50 and 90 % of the networks. The bands are quantiles of E[h²] / E[x²], x being a trial's
-    input, times the E[x²] of given inputs, or 1, which drawn ones have on average. Beside it the
-    same of the gradient by h where there is a backward pass, over what enters at the top. Below,
-    the shares of zeros or else of saturated pre-activations, and of dead units, where there are
-    any; and the mean cosine of two inputs' pre-activations where there are two.
+    One result: the second moment of the pre-activation h, or of x where layers have a norm or a
+    residual branch, on a logarithmic axis, its mean over trials with standard errors and the
+    infinite-width prediction dashed, over bands that hold the middle 50 and 90 % of the networks.
+    The bands are quantiles of its ratio to the second moment of a trial's input, times that of
+    given inputs, or 1, which drawn ones have on average. Beside it the same of the gradient by h
+    (or x) where there is a backward pass, over what enters at the top. Below, the shares of zeros
+    or else of saturated pre-activations, and of dead units, where there are any; and the mean
+    cosine of two inputs' pre-activations where there are two.
 
-    Several: their second moments without bands, and below them those of the gradients by h.
+    Several: their second moments without bands, and below them those of the gradients.
 
-    Dotted, where there are residual branches: that of the stream x, and of the gradient by it.
     What is zero or overflows leaves a gap in a logarithmic axis; a cross marks where a curve ends
     early. ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
     """
@@ -149,37 +154,31 @@ class _Signal(NamedTuple):
     stats: LayerStats
     entering: float  # the second moment that log energies are relative to
     predicted: LayerStats | None
-    stream: LayerStats | None  # what residual branches add to
     verdict: str
-
-    def shown(self) -> list[NDArray[np.float64]]:
-        """The second moments that are drawn."""
-        return [_mean(stats) for stats in (self.stats, self.stream) if stats is not None]
 
 
 def _signals(result: Propagation) -> list[_Signal]:
     """What travels up the layers and, where there is a backward pass, down."""
-    residual = result.spec["residual"] is not None
+    stream = has_stream(result.spec)
     signals = [
         _Signal(
             "forward",
-            "second moment of the pre-activation",
-            result.pre,
+            f"second moment of the {'stream x' if stream else 'pre-activation'}",
+            result.post if stream else result.pre,
             result.input_second_moment,
-            result.theory.pre,
-            result.post if residual else None,
+            result.theory.post if stream else result.theory.pre,
             _fitted(result.outcome, result.factor, result.factor_se),
         )
     ]
-    if result.grad_pre is not None:
+    by_it = result.grad_post if stream else result.grad_pre
+    if by_it is not None:
         signals.append(
             _Signal(
                 "backward",
                 "second moment of the gradient by it",
-                result.grad_pre,
+                by_it,
                 1.0,
-                result.theory.grad_pre,
-                result.grad_post if residual else None,
+                result.theory.grad_post if stream else result.theory.grad_pre,
                 _fitted(result.grad_outcome, result.grad_factor, result.grad_factor_se),
             )
         )
@@ -192,7 +191,7 @@ def _fitted(outcome: str, factor: float, se: float) -> str:
 
 def _portrait(result: Propagation) -> Figure:
     """All that is worth a look in one result."""
-    signals, shares = _signals(result), visible_shares(result.layers)
+    signals, shares = _signals(result), visible_shares(result.layers, result.bounded)
     rows = [[signal.name for signal in signals], ["shares"] if shares else []]
     if np.isfinite(result.pre.cosine).any():
         rows[1].append("cosine")
@@ -210,7 +209,7 @@ def _portrait(result: Propagation) -> Figure:
         for band, opacity in zip(bands, _OPACITIES, strict=False):
             axes.fill_between(_layers(signal.stats), *band, color=colour, alpha=opacity, lw=0)
         _curve(axes, signal, colour)
-        _log_scale(axes, [*signal.shown(), *(end for band in bands for end in band)])
+        _log_scale(axes, [_mean(signal.stats), *(end for band in bands for end in band)])
         _words(axes, signal.quantity, f"{signal.name}: {signal.verdict}")
     for (name, values), colour in zip(shares.items(), _PALETTE[2:4], strict=False):
         panels["shares"].plot(_layers(result.pre), values, color=colour, label=name, **_MEASURED)
@@ -231,6 +230,7 @@ def _portrait(result: Propagation) -> Figure:
         _words(axes, "cosine of two inputs' h")
     for axes in panels.values():
         _frame(axes, result.n_layers)
+        axes.tick_params(labelbottom=True)
     for name in rows[-1]:
         panels[name].set_xlabel("layer")
     _key(panels["forward"], signals, bands=bool(bands))
@@ -253,7 +253,7 @@ def _compared(curves: list[Propagation]) -> Figure:
     for result, colour in zip(curves, colours, strict=True):
         for axes, shown, signal in zip(panels, heights, _signals(result), strict=False):
             _curve(axes, signal, colour)
-            shown += signal.shown()
+            shown.append(_mean(signal.stats))
             _words(axes, signal.quantity)
     for axes, shown in zip(panels, heights, strict=True):
         _log_scale(axes, shown)
@@ -264,7 +264,7 @@ def _compared(curves: list[Propagation]) -> Figure:
     if len(settings) == 1:
         title = _fitting(settings.pop(), figure.get_figwidth() - 0.7)
         panels[0].set_title(title, loc="left", fontsize=_LABEL_SIZE, color="0.3")
-    anchors = [_last(_mean(result.pre)) for result in curves]
+    anchors = [_last(_mean(_signals(result)[0].stats)) for result in curves]
     for label, colour, height in zip(labels, colours, _spread(panels[0], anchors), strict=True):
         panels[0].annotate(
             label,
@@ -289,8 +289,6 @@ def _curve(axes: Axes, signal: _Signal, colour: str) -> None:
         with np.errstate(over="ignore"):
             _error_bars(axes, mean, np.maximum(mean - se, 0.1 * mean), mean + se, colour)
     axes.plot(layers, mean, color=colour, **_MEASURED)
-    if signal.stream is not None:
-        axes.plot(layers, _mean(signal.stream), color=colour, **_STREAM)
     if signal.predicted is not None:
         # Dark, so that it shows on the very curve that it predicts.
         axes.plot(layers, _visible(signal.predicted.second_moment), **_PREDICTED)
@@ -354,8 +352,13 @@ def _log_scale(axes: Axes, shown: Sequence[NDArray[np.float64]]) -> None:
     heights = np.concatenate(shown)
     heights = heights[np.isfinite(heights)]
     low, high = (np.log10(heights.min()), np.log10(heights.max())) if heights.size else (0.0, 0.0)
-    # At least two decades, or a chain that holds would look as ragged as one that does not.
-    margin = max(0.06 * (high - low), (2.0 - (high - low)) / 2)
+    # At least a factor of 4 either way, or a chain that holds would look as ragged as one that does
+    # not; and more than powers of 10 to read it by.
+    margin = max(0.06 * (high - low), np.log10(4.0) - (high - low) / 2)
+    if high - low + 2 * margin < 2:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(10.0 ** max(low - margin, -307.0), 10.0 ** min(high + margin, 308.0))
 
 
@@ -383,8 +386,6 @@ def _key(axes: Axes, signals: Sequence[_Signal], *, bands: bool = False) -> None
         Line2D([], [], color="0.5", label="mean, ± s.e.", **_MEASURED),
         Line2D([], [], label="infinite width", **_PREDICTED),
     ]
-    if any(signal.stream is not None for signal in signals):
-        handles.insert(1, Line2D([], [], color="0.5", label="residual stream", **_STREAM))
     if bands:
         handles += [
             Patch(color="0.4", alpha=alpha, linewidth=0, label=f"middle {share} % of networks")

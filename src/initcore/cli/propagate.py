@@ -110,6 +110,9 @@ def propagate(
 
     Without options: ReLU, 50 layers, 512 wide, and four initializers to compare.
 
+    Each gets a verdict: holds, decays, explodes, overflows, vanishes, saturates or, where too few
+    trials carry the mean, undecided; with a norm or a residual branch it is of x and not of h.
+
     A layer is h = W norm(x) + b, then x = activation(h) or x + m activation(h). Initializers are
     written as in Python: kaiming_normal, "normal(std=0.05)", "xavier_uniform(gain=1.6).scaled(2)".
     """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ from initcore.results.propagation import (
     Comparison,
     Propagation,
     function_name,
+    has_stream,
     is_function_name,
     settled,
 )
@@ -224,7 +226,9 @@ class ChainWorker:
         else:
             size = self._kernels.chain_workspace(self._chain)
         self._workspaces = [np.empty(size, np.uint8) for _ in range(experiment.trial_threads)]
-        self._sums = ChainAccumulator(self._n_layers, backward=experiment.backward)
+        self._sums = ChainAccumulator(
+            self._n_layers, backward=experiment.backward, stream=has_stream(experiment.spec)
+        )
 
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
         """See ``engine.Worker``."""
@@ -376,7 +380,8 @@ def propagate(
         it can be added to.
     rtol
         Stop early, once the standard error of E[h²] of the last layer (and of the gradient by h of
-        the first) is at most this share of its mean. That is looked at after 8, 16, 32, … trials,
+        the first; with a norm or a residual branch, of E[x²] and the gradient by x) is at most this
+        share of its mean. That is looked at after 8, 16, 32, … trials,
         whoever runs them, so that where it stops is as repeatable as the rest; the result's
         ``trials`` say where. Such results can be added to others; that they stopped where the error
         looked small makes it look smaller than it is, the less the more trials there are.
@@ -503,7 +508,8 @@ def _propagate(
         record = part if record is None else record + part
         held = range(trials.start, stage.stop)
         n_layers = len(experiment.inits)
-        if rtol is not None and settled(record, n_layers, experiment.backward, rtol):
+        kind = {"backward": experiment.backward, "stream": has_stream(experiment.spec)}
+        if rtol is not None and settled(record, n_layers, rtol, **kind):
             break
     assert record is not None
     return Propagation(
@@ -629,10 +635,26 @@ def _each(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -
 def _init(init: Any) -> str | WeightFunction:
     """The specification of an initializer in full, or a function as it is."""
     if callable(init) and not isinstance(init, Initializer):
+        _check_signature(init)
         return init  # type: ignore[no-any-return]
     if isinstance(init, str) and is_function_name(init):
         raise ValueError(f"{init} names a function: the function itself is accepted")
     return repr(initializer(init))
+
+
+def _check_signature(function: Callable[..., Any]) -> None:
+    """TypeError for a function that does not take what it is called with."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some of C have none
+        return
+    try:
+        signature.bind(0, 0, 0, (1, 1))
+    except TypeError as error:
+        raise TypeError(
+            "a function is called with (seed, trial, layer, shape); got "
+            f"{function_name(function)}{signature}: {error}"
+        ) from None
 
 
 def _name(init: str | WeightFunction) -> str:
@@ -682,7 +704,13 @@ def _inputs(x: Any, n_in: int, batch: Any, dtype: str) -> tuple[NDArray[Any] | N
     if batch is not None and positive("batch", batch) != len(array):
         accepted = f"left out, or {len(array)} as x has rows,"
         raise refused("batch", batch, accepted, is_value=True)
-    return frozen(contiguous(array, np.dtype(dtype)), dtype), len(array)
+    inputs = frozen(contiguous(array, np.dtype(dtype)), dtype)
+    bad = np.argwhere(~np.isfinite(inputs))
+    if bad.size:
+        row, column = bad[0]
+        raise ValueError(f"x must be finite in {dtype}; got {array[row, column]} at x[{row}, "
+                         f"{column}]")  # fmt: skip
+    return inputs, len(array)
 
 
 def _correlation(correlation: Any, x: Any) -> float:

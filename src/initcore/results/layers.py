@@ -237,13 +237,14 @@ class ChainLayers(Record):
         return html_table("", layer_table(self), "")
 
 
-def visible_shares(layers: ChainLayers) -> dict[str, Array]:
-    """Shares worth a look, by name: of zeros among x where there are any, else of saturated h; and
-    of units that are zero for the whole batch, unless a batch of one makes them the zeros. NaN
-    where entries overflow."""
+def visible_shares(layers: ChainLayers, bounded: ArrayLike = True) -> dict[str, Array]:
+    """Shares worth a look, by name: of zeros among x where there are any, else of saturated h in
+    the layers whose φ is ``bounded``; and of units that are zero for the whole batch, unless a
+    batch of one makes them the zeros. NaN where entries overflow."""
     pre, post = layers.pre, layers.post
     zeros, dead = post.zero_fraction, post.dead_fraction
-    shares = {"x = 0": zeros} if np.any(zeros > 0) else {"saturated": pre.saturated_fraction}
+    saturated = np.where(bounded, pre.saturated_fraction, np.nan)
+    shares = {"x = 0": zeros} if np.any(zeros > 0) else {"saturated": saturated}
     if not np.array_equal(dead, zeros):
         shares["dead units"] = dead
     known = {
@@ -275,47 +276,55 @@ def layer_table(
     *,
     names: Sequence[str] | None = None,
     scale: float = 1.0,
+    stream: bool = False,
+    bounded: ArrayLike = True,
 ) -> list[list[str]]:
     """A heading and a row a chosen layer: its pre-activation h first, then its activation x.
 
     Of h the second moment, its prediction, its median over trials where that is another, and the
-    cosine of two inputs; of x the second moment, the mean, and the shares worth a look. ``names``
-    stand in for the layers' numbers, and then no layer is left out; ``scale`` is the second moment
-    of the inputs, which log energies are relative to.
+    cosine of two inputs; of x the second moment, the mean, and the shares worth a look. With
+    ``stream`` the second moments of h and x change places. ``names`` stand in for the layers'
+    numbers, and then no layer is left out; ``scale`` is the second moment of the inputs, which log
+    energies are relative to; ``bounded`` says of which layers φ can saturate.
     """
     pre, post = layers.pre, layers.post
+    h = "E[h²]", pre, theory.pre if theory else None
+    x = "E[x²]", post, theory.post if theory else None
+    judged, other = (x, h) if stream else (h, x)
     shown = _chosen(pre) if names is None else list(range(1, len(names) + 1))
     first = ["layer", *(map(str, shown) if names is None else names)]
     width = 0 if names is None else max(map(len, first))  # names stand to the left
     columns = [
         (first[0].ljust(width), [name.ljust(width) for name in first[1:]]),
-        (f"E[h²]{_error(pre)}", _second_moments(pre, shown)),
-        *_predicted(theory.pre if theory else None, shown),
-        *_median(pre, shown, scale),
+        *_judged(*judged, shown, scale),
     ]
     if np.isfinite(pre.cosine).any():
         columns.append(("cosine", _cells(pre.cosine, shown, _three_decimals)))
-    columns.append(("E[x²]", _second_moments(replace(post, se=None), shown)))
+    columns.append(_beside(*other, shown))
     columns.append(("mean x", _cells(post.mean, shown)))
     columns += [
-        (name, _cells(values, shown, share)) for name, values in visible_shares(layers).items()
+        (name, _cells(values, shown, share))
+        for name, values in visible_shares(layers, bounded).items()
     ]
     return _table(*columns)
 
 
-def gradient_table(layers: ChainLayers, theory: ChainLayers | None) -> list[list[str]]:
+def gradient_table(
+    layers: ChainLayers, theory: ChainLayers | None, *, stream: bool = False
+) -> list[list[str]]:
     """A heading and a row a chosen layer: second moments of the gradients by h, x and W, with
-    predictions; no rows without a backward pass."""
+    predictions; by x first with ``stream``; no rows without a backward pass."""
     by_h, by_x, by_w = layers.grad_pre, layers.grad_post, layers.grad_weight
     if by_h is None or by_x is None or by_w is None:
         return []
+    h = "E[(∂/∂h)²]", by_h, theory.grad_pre if theory else None
+    x = "E[(∂/∂x)²]", by_x, theory.grad_post if theory else None
+    judged, other = (x, h) if stream else (h, x)
     shown = _chosen(by_h)
     return _table(
         ("layer", list(map(str, shown))),
-        (f"E[(∂/∂h)²]{_error(by_h)}", _second_moments(by_h, shown)),
-        *_predicted(theory.grad_pre if theory else None, shown),
-        *_median(by_h, shown),
-        ("E[(∂/∂x)²]", _second_moments(replace(by_x, se=None), shown)),
+        *_judged(*judged, shown),
+        _beside(*other, shown),
         (f"E[(∂/∂W)²]{_error(by_w)}", _second_moments(by_w, shown)),
         *_predicted(theory.grad_weight if theory else None, shown),
     )
@@ -353,6 +362,26 @@ def _second_moments(stats: LayerStats, shown: Sequence[int]) -> list[str]:
         "overflow" if overflowed[i] else measured(values[i], errors[i])
         for i in (layer - 1 for layer in shown)
     ]
+
+
+def _judged(
+    name: str,
+    stats: LayerStats,
+    theory: LayerStats | None,
+    shown: Sequence[int],
+    scale: float = 1.0,
+) -> list[Column]:
+    """A second moment with its standard error, its prediction and the median network's."""
+    return [
+        (f"{name}{_error(stats)}", _second_moments(stats, shown)),
+        *_predicted(theory, shown),
+        *_median(stats, shown, scale),
+    ]
+
+
+def _beside(name: str, stats: LayerStats, _: LayerStats | None, shown: Sequence[int]) -> Column:
+    """The other second moment, alone."""
+    return name, _second_moments(replace(stats, se=None), shown)
 
 
 def _error(stats: LayerStats) -> str:

@@ -101,7 +101,7 @@ class MonteCarlo(Saved):
         """The number of a trial that this result holds; ValueError for another."""
         trial = operator.index(trial)
         if not any(trial in held for held in self.trials):
-            raise ValueError(f"trial must be one of {_trials_text(self.trials)}; got {trial}")
+            raise ValueError(f"trial must be one of {trials_text(self.trials)}; got {trial}")
         return trial
 
     def _check(self) -> None:
@@ -136,7 +136,7 @@ def merge_trials(*groups: Sequence[range]) -> tuple[range, ...]:
     for held in sorted((r for group in groups for r in group), key=lambda r: r.start):
         if merged and held.start < merged[-1].stop:
             shared = range(held.start, min(held.stop, merged[-1].stop))
-            both = _trials_text([shared])
+            both = trials_text([shared])
             raise ValueError(f"results with trials in common cannot be added: {both}")
         if merged and held.start == merged[-1].stop:
             merged[-1] = range(merged[-1].start, held.stop)
@@ -145,5 +145,9 @@ def merge_trials(*groups: Sequence[range]) -> tuple[range, ...]:
     return tuple(merged)
 
 
-def _trials_text(trials: Sequence[range]) -> str:
-    return ", ".join(f"trials {held.start} to {held.stop - 1}" for held in trials)
+def trials_text(trials: Sequence[range]) -> str:
+    """Which they are, as a person reads it."""
+    return ", ".join(
+        f"trial {held.start}" if len(held) == 1 else f"trials {held.start} to {held.stop - 1}"
+        for held in trials
+    )

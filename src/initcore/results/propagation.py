@@ -36,7 +36,7 @@ from initcore.results.layers import (
     gradient_table,
     layer_table,
 )
-from initcore.results.monte_carlo import MonteCarlo, Saved
+from initcore.results.monte_carlo import MonteCarlo, Saved, trials_text
 from initcore.results.records import (
     Array,
     frozen,
@@ -63,6 +63,7 @@ _SUMMED = (*AVERAGED, "log_energy")
 # A chain's energy is nearly log-normal: where a handful of trials carry the mean, neither it nor
 # its standard error can be trusted, and only a gross factor is called.
 _ENOUGH_TRIALS = 30
+_EVENLY = 0.8  # the share of the trials that carries the mean where all do
 _GROSS_FACTOR = 1.2
 # The mean cosine of pre-activations above which inputs cannot be told apart.
 _ALIKE = 0.99
@@ -95,36 +96,62 @@ def _record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
     return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
 
 
-def settled(record: ExactRecord, n_layers: int, backward: bool, rtol: float) -> bool:
-    """Whether the standard error of the last second moment of h, and of the gradient by it, is at
-    most ``rtol`` of its mean."""
-    ends = [(PRE, n_layers), (GRAD_PRE, 1)][: 1 + backward]
-    sums = [record.columns[_column(n_layers, side, "second_moment", layer)] for side, layer in ends]
-    return all(one.standard_error() <= rtol * one.mean() for one in sums)
-
-
 class _Direction(NamedTuple):
     """Which way a signal travels: the side that is judged, and all that may overflow with it."""
 
+    down: bool
     side: int
     sides: tuple[int, ...]
+    signal: str
+    quantity: str
 
     def order(self, n_layers: int) -> list[int]:
         """The layers (from 1) as they are passed."""
         layers = list(range(1, n_layers + 1))
-        return layers if self.side == PRE else layers[::-1]
+        return layers[::-1] if self.down else layers
 
 
-_FORWARD = _Direction(PRE, (PRE, POST))
-_BACKWARD = _Direction(GRAD_PRE, (GRAD_PRE, GRAD_POST, GRAD_WEIGHT))
+_FORWARD, _BACKWARD = (PRE, POST), (GRAD_PRE, GRAD_POST, GRAD_WEIGHT)
+_PLAIN = (
+    _Direction(False, PRE, _FORWARD, "h", "E[h²]"),
+    _Direction(True, GRAD_PRE, _BACKWARD, "the gradient by h", "E[(∂/∂h)²]"),
+)
+# Behind a norm E[h²] is the weights' variance whatever reaches it, and what a residual branch does
+# not carry goes by on the stream: there x tells whether the signal lives.
+_STREAM = (
+    _Direction(False, POST, _FORWARD, "x", "E[x²]"),
+    _Direction(True, GRAD_POST, _BACKWARD, "the gradient by x", "E[(∂/∂x)²]"),
+)
+
+
+def _directions(backward: bool, stream: bool) -> tuple[_Direction, ...]:
+    return (_STREAM if stream else _PLAIN)[: 1 + backward]
+
+
+def has_stream(spec: Mapping[str, Any]) -> bool:
+    """Whether x and not h is judged: where a layer has a norm or a residual branch."""
+    return spec["norm"] is not None or spec["residual"] is not None
+
+
+def settled(
+    record: ExactRecord, n_layers: int, rtol: float, *, backward: bool, stream: bool
+) -> bool:
+    """Whether the standard error of the last second moment that is judged, and of the gradient's,
+    is at most ``rtol`` of its mean."""
+    for direction in _directions(backward, stream):
+        last = direction.order(n_layers)[-1]
+        one = record.columns[_column(n_layers, direction.side, "second_moment", last)]
+        if not one.standard_error() <= rtol * one.mean():
+            return False
+    return True
 
 
 class ChainAccumulator(Accumulator):
-    """Takes the states of a chain's trials in."""
+    """Takes the states of a chain's trials in; ``stream`` is what ``has_stream`` says of it."""
 
-    def __init__(self, n_layers: int, *, backward: bool = False) -> None:
+    def __init__(self, n_layers: int, *, backward: bool = False, stream: bool = False) -> None:
         pairs = []
-        for direction in (_FORWARD, _BACKWARD) if backward else (_FORWARD,):
+        for direction in _directions(backward, stream):
             order = direction.order(n_layers)
             ends = (order[_middle(n_layers) - 1], order[-1])
             first, last = (
@@ -207,10 +234,12 @@ class Propagation(MonteCarlo):
     theory
         the same statistics in the limit of infinite width, where they are known.
     verdict, outcome, factor, factor_se
-        one sentence, its first word, and the factor a layer of the pre-activation's second moment.
+        one sentence, its first word (holds, decays, explodes, overflows, vanishes, saturates or
+        undecided), and the factor a layer of E[h²]; of E[x²], ``post``, where a layer has a norm or
+        a residual branch.
     grad_outcome, grad_factor, grad_factor_se
-        the same of the gradient by h, from the last layer to the first; "absent" and NaN without a
-        backward pass.
+        the same of the gradient by h, or by x there, from the last layer to the first; "absent" and
+        NaN without a backward pass.
 
     ``a + b`` merges disjoint trials of one specification, seed and method, exactly.
     """
@@ -309,7 +338,7 @@ class Propagation(MonteCarlo):
         largest = unknown if side == GRAD_WEIGHT else self.record.maxima[side * n : (side + 1) * n]
         return LayerStats(**means, abs_max=largest, se=LayerStats(**errors))
 
-    def _second_moment(self, layer: int, side: int = PRE) -> ExactSum:
+    def _second_moment(self, layer: int, side: int) -> ExactSum:
         return self.record.columns[_column(self.n_layers, side, "second_moment", layer)]
 
     # Drawing again
@@ -347,17 +376,17 @@ class Propagation(MonteCarlo):
 
     # The verdict
 
-    @cached_property
-    def _fits(self) -> dict[_Direction, _Fit | None]:
-        return {direction: self._fit(direction) for direction in (_FORWARD, *self._back)}
-
     @property
-    def _back(self) -> tuple[_Direction, ...]:
-        return (_BACKWARD,) if self.spec["backward"] else ()
+    def judged(self) -> tuple[_Direction, ...]:
+        """What is judged: the way up and, with a backward pass, the way down."""
+        return _directions(self.spec["backward"], has_stream(self.spec))
+
+    @cached_property
+    def _fits(self) -> list[_Fit | None]:
+        return list(map(self._fit, self.judged))
 
     def _fit(self, direction: _Direction) -> _Fit | None:
-        """The factor a layer of E[h²], or of the gradient's, over the later half of the layers that
-        can be judged.
+        """The factor a layer of what is judged, over the later half of the layers where it can be.
 
         Those end where a trial overflows or the mean sinks to where the dtype loses its digits. The
         standard error is that of a ratio of means (delta method).
@@ -378,34 +407,33 @@ class Propagation(MonteCarlo):
         steps = last - first
         factor = nth_root(b.total * a.finite, a.total * b.finite, steps)
         # The covariance is kept for the whole path only.
-        cross = self.record.cross[(_FORWARD, _BACKWARD).index(direction)]
-        products = cross[1] if last == self.n_layers else None
+        products = self.record.cross[direction.down][1] if last == self.n_layers else None
         se = factor * _log_ratio_se(a, b, products) / steps
         return _Fit(path[first - 1], path[last - 1], factor, se)
 
     @property
     def factor(self) -> float:
-        """The factor a layer of the pre-activation's second moment; NaN where there is none."""
-        fit = self._fits[_FORWARD]
+        """The factor a layer of E[h²] or of the stream's E[x²]; NaN where there is none."""
+        fit = self._fits[0]
         return fit.factor if fit else math.nan
 
     @property
     def factor_se(self) -> float:
         """The standard error of ``factor``; NaN at one trial."""
-        fit = self._fits[_FORWARD]
+        fit = self._fits[0]
         return fit.se if fit else math.nan
 
     @property
     def grad_factor(self) -> float:
-        """The factor a layer, downwards, of the second moment of the gradient by h; NaN where there
-        is none."""
-        fit = self._fits.get(_BACKWARD)
+        """The factor a layer, downwards, of the second moment of the gradient by h, or by the
+        stream's x; NaN where there is none."""
+        fit = self._fits[-1] if self.spec["backward"] else None
         return fit.factor if fit else math.nan
 
     @property
     def grad_factor_se(self) -> float:
         """The standard error of ``grad_factor``; NaN at one trial."""
-        fit = self._fits.get(_BACKWARD)
+        fit = self._fits[-1] if self.spec["backward"] else None
         return fit.se if fit else math.nan
 
     @property
@@ -416,7 +444,7 @@ class Propagation(MonteCarlo):
     @property
     def grad_outcome(self) -> str:
         """The same of the gradient, which does not saturate; "absent" without a backward pass."""
-        return self._judgements[1][0] if self._back else "absent"
+        return self._judgements[1][0] if self.spec["backward"] else "absent"
 
     @property
     def verdict(self) -> str:
@@ -427,12 +455,12 @@ class Propagation(MonteCarlo):
 
     @cached_property
     def _judgements(self) -> list[tuple[str, str]]:
-        return [self._judge(direction) for direction in (_FORWARD, *self._back)]
+        return list(map(self._judge, self.judged, self._fits))
 
-    def _judge(self, direction: _Direction) -> tuple[str, str]:
-        fit, n, path = self._fits[direction], self.n_layers, direction.order(self.n_layers)
+    def _judge(self, direction: _Direction, fit: _Fit | None) -> tuple[str, str]:
+        n, path = self.n_layers, direction.order(self.n_layers)
         advice = self._advice(fit, direction) if fit else ""
-        before = f", second moment {fit} before{advice}" if fit else ""
+        before = f", {direction.quantity} {fit} before{advice}" if fit else ""
         overflow = self._first_overflow(direction)
         if overflow is not None:
             layer, trials = overflow
@@ -446,7 +474,7 @@ class Propagation(MonteCarlo):
             alive = [step for step, zero in enumerate(zeros) if not zero]
             layer = path[alive[-1] + 1 if alive else 0]
             return "vanishes", f": exactly 0 from layer {layer}{before}"
-        saturation = self._saturation() if direction is _FORWARD else None
+        saturation = None if direction.down else self._saturation()
         if saturation is not None:
             layer, share = saturation
             where = f"in {100 * share:.0f} % of layer {layer}"
@@ -454,18 +482,20 @@ class Propagation(MonteCarlo):
         end = self._second_moment(path[-1], direction.side)
         size = f"{plus_minus(end.mean(), end.standard_error())} at layer {path[-1]}"
         if fit is None:
-            return "undecided", f": second moment {size}, no factor a layer to fit"
-        words = f": second moment {fit} (layers {fit.first} to {fit.last}), {size}"
+            return "undecided", f": {direction.quantity} {size}, no factor a layer to fit"
+        words = f": {direction.quantity} {fit} (layers {fit.first} to {fit.last}), {size}"
         if math.isnan(fit.se):
             return "undecided", f"{words}; one trial has no standard error"
-        effective = end.effective
+        carried = end.effective < min(_ENOUGH_TRIALS, _EVENLY * end.finite)
+        caution = (
+            "; a few trials carry the mean, more trials would say it better" if carried else ""
+        )
         if abs(fit.factor - 1) <= _limit(end.finite) * fit.se:
-            return "holds", words + self._caution(end)
-        if effective < _ENOUGH_TRIALS and abs(math.log(fit.factor)) < math.log(_GROSS_FACTOR):
-            few = f"about {effective:.0f} of {end.finite} trials carry the mean"
+            return "holds", words + caution
+        if carried and abs(math.log(fit.factor)) < math.log(_GROSS_FACTOR):
+            few = f"about {end.effective:.0f} of {end.finite} trials carry the mean"
             return "undecided", f"{words}; {few}, more trials would say it better"
-        outcome = "decays" if fit.factor < 1 else "explodes"
-        return outcome, words + advice + self._caution(end)
+        return "decays" if fit.factor < 1 else "explodes", words + advice + caution
 
     def _first_overflow(self, direction: _Direction) -> tuple[int, int] | None:
         """The first layer (from 1) with trials that are not finite, and how many of them."""
@@ -477,12 +507,19 @@ class Propagation(MonteCarlo):
         return None
 
     def _saturation(self) -> tuple[int, float] | None:
-        """The last layer (from 1) whose φ is bounded and the saturated share, if over a half."""
+        """The last layer (from 1) whose φ is bounded and the saturated share, if over a half; past
+        a residual branch the signal goes by."""
         for layer in range(self.n_layers, 0, -1):
-            if _bounded(self._activation(layer)):
+            past = _per_layer(self.spec["residual"], layer - 1) is not None
+            if _bounded(self._activation(layer)) and not past:
                 share = float(self.pre.saturated_fraction[layer - 1])
                 return (layer, share) if share > 0.5 else None
         return None
+
+    @property
+    def bounded(self) -> Array:
+        """Of each layer, whether φ has finite limits on both sides, so that it can saturate."""
+        return np.array([_bounded(self._activation(i + 1)) for i in range(self.n_layers)])
 
     def _activation(self, layer: int) -> Activation:
         return activation(_per_layer(self.spec["activation"], layer - 1))
@@ -496,7 +533,7 @@ class Propagation(MonteCarlo):
             return ""
         # What would hold is read off the theory, and only where the measurement bears it out: a
         # narrow, deep chain whose units die is not cured by a scale.
-        theory = self.theory.pre if direction is _FORWARD else self.theory.grad_pre
+        theory = self.theory.grad_pre if direction.down else self.theory.pre
         assert theory is not None  # of a backward pass there is a prediction
         predicted = theory.second_moment[[fit.first - 1, fit.last - 1]]
         if not (np.isfinite(predicted) & (predicted > 0)).all():
@@ -521,12 +558,6 @@ class Propagation(MonteCarlo):
             return ""
         return f"; inputs are alike from layer {alike[0] + 1}: mean cosine of h above {_ALIKE}"
 
-    def _caution(self, end: ExactSum) -> str:
-        """A warning where the mean rests on a few trials, as it does in narrow, deep chains."""
-        if end.effective >= min(_ENOUGH_TRIALS, 0.5 * end.finite):
-            return ""
-        return "; a few trials carry the mean, more trials would say it better"
-
     # Text and files
 
     @property
@@ -542,9 +573,17 @@ class Propagation(MonteCarlo):
     def tables(self) -> list[tuple[str, list[list[str]]]]:
         """Headings and rows as text, each table with its caption: forward, and backward if there
         was a backward pass."""
-        tables = [("", layer_table(self.layers, self.theory, scale=self.input_second_moment))]
-        if self._back:
-            rows = gradient_table(self.layers, self.theory)
+        stream = has_stream(self.spec)
+        rows = layer_table(
+            self.layers,
+            self.theory,
+            scale=self.input_second_moment,
+            stream=stream,
+            bounded=self.bounded,
+        )
+        tables = [("theory is that of infinite width:", rows)]
+        if self.spec["backward"]:
+            rows = gradient_table(self.layers, self.theory, stream=stream)
             tables.append(("backward, from a standard normal gradient by the last x:", rows))
         return tables
 
@@ -553,8 +592,7 @@ class Propagation(MonteCarlo):
         or overflowed."""
         medians = any("median" in rows[0] for _, rows in self.tables())
         notes = ["median: half of the networks lie below it"] if medians else []
-        for direction in (_FORWARD, *self._back):
-            what = "h" if direction is _FORWARD else "the gradient by h"
+        for direction in self.judged:
             side, path = self._side(direction.side), direction.order(self.n_layers)
             for counts, word, consequence in (
                 (side.dead_trials, "is 0", ": the mean counts them, the median does not"),
@@ -564,7 +602,7 @@ class Propagation(MonteCarlo):
                 if met:
                     of = f"{counts[path[-1] - 1]:.0f} of {self.n_trials} trials"
                     since = f"by layer {path[-1]}, the first at layer {met[0]}"
-                    notes.append(f"{what} {word} in {of} {since}{consequence}")
+                    notes.append(f"{direction.signal} {word} in {of} {since}{consequence}")
         return notes
 
     def __str__(self) -> str:
@@ -574,7 +612,8 @@ class Propagation(MonteCarlo):
 
     def _repr_html_(self) -> str:
         tables, words = self.tables(), "\n".join([*self.notes(), self.verdict])
-        captions = [self.title, *(caption for caption, _ in tables[1:])]
+        captions = [caption for caption, _ in tables]
+        captions[0] = f"{self.title}; {captions[0]}"
         footers = [*("" for _ in tables[1:]), words]
         return "".join(
             html_table(caption, rows, footer)
@@ -639,9 +678,10 @@ class Comparison(Saved, Sequence[Propagation]):
         return iter(self.results)
 
     def _rows(self) -> list[list[str]]:
-        rows = [["E[h²]", *(result.label for result in self)]]
+        rows = [["layer", *(result.label for result in self)]]
+        side = self[0].judged[0].side
         for layer in chosen_layers(self[0].n_layers):
-            sums = [result._second_moment(layer) for result in self]
+            sums = [result._second_moment(layer, side) for result in self]
             rows.append([str(layer), *(measured(s.mean(), s.standard_error()) for s in sums)])
         return rows
 
@@ -650,15 +690,19 @@ class Comparison(Saved, Sequence[Propagation]):
         """A line that says what was run, but for the initializers."""
         return _setting(*self)
 
+    @property
+    def _caption(self) -> str:
+        return f"{self.title}; {self[0].judged[0].quantity} ± s.e.:"
+
     def _verdicts(self) -> list[str]:
         return [f"{result.label} {result.verdict}" for result in self]
 
     def __str__(self) -> str:
-        table = text_table(wrapped(self.title), self._rows(), "")
+        table = text_table(wrapped(self._caption), self._rows(), "")
         return "\n".join([table, "", *map(wrapped, self._verdicts())])
 
     def _repr_html_(self) -> str:
-        return html_table(self.title, self._rows(), "\n".join(self._verdicts()))
+        return html_table(self._caption, self._rows(), "\n".join(self._verdicts()))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw all second moments by layer in one figure; ``path`` also writes it.
@@ -762,7 +806,7 @@ def _gains(phi: Activation, direction: _Direction) -> str:
     forward, backward = gain(phi), gain(phi, "backward")
     # d ln E φ(√q z)² / d ln q at q = 1, of which σ_w² E φ² makes the slope of the map of E[h²]
     slope = gaussian_mean(lambda z: z * phi(z) * phi.derivative(z), 1.0, phi.kinks)
-    if direction is _FORWARD:
+    if not direction.down:
         grows = forward**2 * slope
         but = "" if grows < 1 else f", but deviations would grow ×{grows:.4g} a layer"
         return f"; a gain of {forward:.4g} would hold E[h²] at 1{but}"
@@ -796,7 +840,8 @@ def is_function_name(spec: str) -> bool:
 
 def _listed(one_or_each: Any) -> str:
     entries = one_or_each if isinstance(one_or_each, tuple) else (one_or_each,)
-    return ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in entries)
+    words = {float: "{:.4g}", type(None): "none"}
+    return ", ".join(words.get(type(one), "{}").format(one) for one in entries)
 
 
 def _setting(result: Propagation, *others: Propagation) -> str:
@@ -810,6 +855,8 @@ def _setting(result: Propagation, *others: Propagation) -> str:
     trials = "1 trial" if most == 1 else f"{most} trials"
     if least < most:
         trials = f"{least} to {trials}"
+    elif result.trials != (range(most),):
+        trials = trials_text(result.trials)
     by_gram = " by gram" if result.method == "gram" else ""
     batch = f"batch {spec['batch']}" if spec["x"] is None else f"{spec['batch']} given inputs"
     if spec["correlation"]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -111,6 +112,8 @@ def save(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
     if target.exists() and not target.is_file():
         target.write_text(text, encoding="utf-8")
         return
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such directory to write in", os.fspath(path))
     draft = target.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         draft.write_text(text, encoding="utf-8")
