@@ -5,8 +5,8 @@
 
 A layer of 10⁶ × 10⁶ weights would take 4 terabytes; given its inputs, a Gaussian layer's outputs
 need none of them. Drawn: the spread of ln E[x²] over networks, of one input, against the width,
-beside its exact law (Hanin & Nica 2019), about 5 layers/width. Half a minute of processor time, most
-of it for the four trials of the last width, whose error bar is as wide as so few make it.
+beside its exact law (Hanin & Nica 2019), about 5 layers/width. Most of the time goes to the last
+width, whose four trials have the error bar of so few.
 """
 
 import resource
