@@ -4,8 +4,9 @@ the "standard" U(±1/√n) and by the normalised U(±√6/√(n + n)).
 
     python examples/glorot_bengio_2010.py glorot.png
 
-The standard rule has n Var(W) = 1/3: activations shrink on the way up and gradients by h on the way
-down, while the gradients by W, a product of the two, are about as large in every layer.
+The standard rule has n Var(W) = 1/3, so that Wᵀ shrinks the root mean square of a gradient by 1/√3:
+activations shrink on the way up and gradients by h on the way down, while the gradients by W, a
+product of the two, are about as large in every layer.
 """
 
 import sys
@@ -50,7 +51,7 @@ def main(path: str, width: int = 1000, trials: int = 40) -> dict[str, ic.Propaga
 
 if __name__ == "__main__":
     for name, result in main(*(sys.argv[1:] or ["glorot_bengio_2010.png"])).items():
-        down = result.grad_post.second_moment[:-1] / result.grad_pre.second_moment[1:]
-        print(f"{name}: gradients by Wᵀ change ×{down.mean():.4f} a layer; by layer, RMS of")
+        down = (result.grad_post.second_moment[:-1] / result.grad_pre.second_moment[1:]) ** 0.5
+        print(f"{name}, RMS: Wᵀ changes a gradient ×{down.mean():.4f}; by layer,")
         for side in ("post", "grad_pre", "grad_weight"):
             print(f"  {side:12}", *(f"{v**0.5:10.5f}" for v in getattr(result, side).second_moment))

@@ -4,8 +4,9 @@ initialisation.
 
     python examples/he_2015.py he.png
 
-Xavier's rule forgets that ReLU stops half of the signal: a factor 1/2 a layer is 2⁻²² over one
-network and 2⁻³⁰, which did not train, over the other, forward and backward alike.
+Xavier's rule forgets that ReLU stops half of the signal: a factor 1/2 a layer is 2⁻²¹ from the
+first layer to the last of one network and 2⁻²⁹ of the other, which did not train, forward and
+backward alike.
 """
 
 import sys
@@ -26,18 +27,22 @@ def main(path: str, width: int = 512, trials: int = 50) -> dict[int, ic.Comparis
         )
         for n_layers in (22, 30)
     }
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, side, title in zip(panels, ("pre", "grad_pre"), ("h", "∂/∂h"), strict=True):
-        for (n_layers, pair), style in zip(results.items(), ("--", "-"), strict=True):
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey=True)
+    for row, (n_layers, pair) in zip(panels, results.items(), strict=True):
+        layers = np.arange(1, n_layers + 1)
+        for axes, side, title in zip(row, ("pre", "grad_pre"), ("h", "∂/∂h"), strict=True):
             for result, (name, colour) in zip(pair, INITS.items(), strict=True):
-                values = getattr(result, side).second_moment
-                axes.plot(np.arange(1, n_layers + 1), values, style, color=colour, linewidth=1.6,
-                          label=f"{name}, {n_layers} layers")  # fmt: skip
-        axes.set(title=f"second moment of {title}", xlabel="layer", yscale="log", xlim=(1, 30))
-        axes.title.set_size(10)
-        axes.grid(axis="y", color="0.9")
-    panels[0].legend(frameon=False)
+                measured, theory = getattr(result, side), getattr(result.theory, side)
+                axes.errorbar(layers, measured.second_moment, measured.se.second_moment, fmt="o",
+                              color=colour, markersize=3.5, label=name)  # fmt: skip
+                axes.plot(layers, theory.second_moment, "k--", linewidth=0.9, zorder=3)
+            axes.set_title(f"{n_layers} layers: second moment of {title}", size=10)
+            axes.set(xlim=(0, 31), yscale="log")
+            axes.grid(axis="y", color="0.9")
+    for axes in panels[1]:
+        axes.set_xlabel("layer")
+    panels[0][0].legend(frameon=False, title="dashed: infinite width", alignment="left")
     figure.savefig(path, dpi=200)
     return results
 
@@ -46,8 +51,9 @@ if __name__ == "__main__":
     for n_layers, pair in main(*(sys.argv[1:] or ["he_2015.png"])).items():
         for result in pair:
             energies, gradients = result.pre.second_moment, result.grad_pre.second_moment
+            up, down = energies[-1] / energies[0], gradients[0] / gradients[-1]
             print(f"{n_layers} layers, {result.label}: "
                   f"E[h²] ×{result.factor:.4f} ± {result.factor_se:.4f} a layer, "
-                  f"{energies[-1] / energies[0]:.3g} in all; gradient "
+                  f"×{up:.3g} from layer 1 to {n_layers}; gradient "
                   f"×{result.grad_factor:.4f} ± {result.grad_factor_se:.4f}, "
-                  f"{gradients[0] / gradients[-1]:.3g} in all")  # fmt: skip
+                  f"×{down:.3g} from layer {n_layers} to 1")  # fmt: skip

@@ -37,7 +37,8 @@ def test_the_edge_of_chaos_without_a_sigma_w2(capsys):
         (("tanh", "--sigma-w2", 3, "--sigma-b2", 0.05), "1.428008462", "chaos: gradients explode"),
         (("tanh", "--sigma-w2", 0.5), "0", "the signal dies out"),
         (("gelu", "--sigma-w2", 3), "inf", "the signal grows without bound"),
-        (("relu",), "1.000000000", "on the margin"),
+        (("relu",), "1.000000000", "on the margin: every q is a fixed point, where it stays"),
+        (("tanh",), "0", "the signal dies out"),
         (("relu", "--sigma-w2", 1.9, "--sigma-b2", 0.1), "2.000000000", "order: gradients vanish"),
     ],
 )
@@ -51,7 +52,40 @@ def test_where_a_chain_settles(capsys, arguments, q, words):
 def test_a_scale_that_grows_is_called_so(capsys):
     _, out, _ = run(capsys, "tanh", "--sigma-w2", 3, "--sigma-b2", 0.05)
     assert "a deviation from q* shrinks by e" in out
-    assert "a small difference grows by e" in out
+    assert "ξ_c        5.270  layers over which a small difference grows by e" in out
+    _, out, _ = run(capsys, "relu2", "--sigma-w2", 3)
+    assert out.count("grows by e") == 2
+    _, out, _ = run(capsys, "relu")
+    assert "shrinks by e" not in out
+    assert out.count("neither shrinks nor grows") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "q", "slope", "goes"),
+    [
+        (("gelu", "--sigma-b2", 0.05), "0.7220357669", "×1.085", "grows without bound, χ = 1.15"),
+        (("gelu_tanh", "--sigma-b2", 0.05), "0.7222910566", "×1.085", "grows without bound"),
+        (("silu", "--sigma-b2", 0.1), "1.551914984", "×1.091", "settles at q = 0.3961427178"),
+        (("mish", "--sigma-b2", 0.01), "0.2631564006", "×1.036", "grows without bound"),
+        (("gelu",), "0", "drifts", "grows without bound, χ = 2.0"),
+    ],
+)
+def test_an_edge_that_a_chain_leaves(capsys, arguments, q, slope, goes):
+    """The default is the edge: q* and χ = 1 are its own, and it is said where a chain goes."""
+    _, out, _ = run(capsys, *arguments)
+    lines = out.splitlines()
+    assert lines[1].split()[1].startswith(q)
+    assert slope in lines[1]
+    assert lines[2].split()[:2] == ["χ", "1.000000000"]
+    assert lines[5].startswith("from q = 1 a chain goes elsewhere: ")
+    assert goes in lines[5]
+    assert f"q* = {q}" in lines[6]
+
+
+def test_elsewhere_too_the_edge_is_said_to_be_left(capsys):
+    for arguments, left in ((("gelu", "--sigma-w2", 1), True), (("tanh", "--sigma-w2", 1), False)):
+        _, out, _ = run(capsys, *arguments, "--sigma-b2", 0.05)
+        assert ("from q = 1 a chain goes elsewhere there" in out) is left
 
 
 def test_no_edge_is_said_beside_a_fixed_point_and_refused_without(capsys):
@@ -74,7 +108,8 @@ def test_the_file_holds_what_the_library_says(tmp_path, capsys):
         "sigma_w2": 1.5,
         "sigma_b2": 0.0,
         "fixed_point": fixed_point("leaky_relu(0.2)", 1.5, 0).to_dict(),
-        "critical": critical("leaky_relu(0.2)", 0)._asdict(),
+        "critical": critical("leaky_relu(0.2)")._asdict(),
+        "critical_point": fixed_point("leaky_relu(0.2)", 25 / 13, q=1).to_dict(),
     }
 
 

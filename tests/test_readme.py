@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The README says what is so: its session gives what it shows, its commands exist."""
+"""README and docs/propagation.md say what is so: sessions give what they show, commands exist."""
 
 import doctest
 import re
@@ -7,20 +7,24 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "docs/propagation.md"]
 
 
-def test_the_session_gives_what_it_shows():
-    text = "\n".join(re.findall(r"```python\n(>>>.*?)```", README.read_text("utf-8"), re.S))
-    test = doctest.DocTestParser().get_doctest(text, {}, "README", str(README), 0)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_session_gives_what_it_shows(page):
+    text = (ROOT / page).read_text("utf-8")
+    session = "\n".join(re.findall(r"```python\n(>>>.*?)```", text, re.S))
+    test = doctest.DocTestParser().get_doctest(session, {"__name__": page}, page, page, 0)
     assert len(test.examples) >= 4
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
-def test_its_commands_and_files_exist():
-    text = README.read_text("utf-8")
-    for picture in re.findall(r"\]\((?!http)([^)]+)\)", text):
-        assert (README.parent / picture).exists(), picture
+@pytest.mark.parametrize("page", PAGES)
+def test_its_commands_and_files_exist(page):
+    text = (ROOT / page).read_text("utf-8")
+    for linked in re.findall(r"\]\((?!http)([^)]+)\)", text):
+        assert ((ROOT / page).parent / linked).exists(), linked
     pytest.importorskip("typer")
     from initcore.cli.app import app
 

@@ -185,6 +185,34 @@ def test_where_a_chain_dies_out_or_has_no_bound():
     assert fixed_point("sigmoid", 0.0, 2.5).q == 2.5
 
 
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "mish"])
+def test_a_chain_leaves_an_unstable_edge(name):
+    """The edge's own fixed point, and by the layer-by-layer prediction, that knows none of them,
+    a deviation that grows by exp(−1/ξ_q) a layer, to either side."""
+    sigma_b2 = 0.05
+    sigma_w2, q = critical(name, sigma_b2)
+    edge = fixed_point(name, sigma_w2, sigma_b2, q=q)
+    assert (edge.q, edge.stable) == (q, False)
+    assert edge.chi == pytest.approx(1.0, abs=1e-12)
+    assert edge.xi_q < 0
+    assert fixed_point(name, sigma_w2, sigma_b2).q == math.inf
+    for share in (1 + 1e-4, 1 - 1e-4):
+        chain = predict(
+            [100] * 11,
+            activation=name,
+            init=f"normal(std={math.sqrt(sigma_w2 / 100)})",
+            bias=f"normal(std={math.sqrt(sigma_b2)})",
+            input_second_moment=(share * q - sigma_b2) / sigma_w2,
+        ).pre.second_moment
+        grown = (chain[-1] - q) / (chain[0] - q)
+        assert grown == pytest.approx(math.exp(-9 / edge.xi_q), rel=2e-3)
+
+
+def test_biases_are_absent_unless_given():
+    assert fixed_point("relu", sigma_w2=2).equals(fixed_point("relu", 2, 0))
+    assert critical("tanh") == critical("tanh", 0)
+
+
 @pytest.mark.parametrize("slope", [0.0, 0.01, 0.1, 0.2, 0.3, -0.7])
 def test_on_the_margin_rounding_errors_are_no_fixed_points(slope):
     """At σ_w² = 2/(1 + a²) any bias grows without bound, though it is soon lost in rounding."""
@@ -328,6 +356,9 @@ def test_what_a_person_reads():
         (lambda: fixed_point("tanh", "1", 0), TypeError, "sigma_w2 must be a finite"),
         (lambda: fixed_point("tanh", 1, 0, kinks=(0,)), ValueError, "tanh knows its own"),
         (lambda: fixed_point(np.tanh, 1, 0, kinks=(math.nan,)), ValueError, "kinks must be"),
+        (lambda: fixed_point("tanh", 1, 0, q=-1), ValueError, "q must not be negative, got -1"),
+        (lambda: fixed_point("tanh", 1, 0, q=0.5), ValueError, "q must be a fixed point, got 0.5"),
+        (lambda: fixed_point("sigmoid", 1, 0, q=0), ValueError, "q must be a fixed point, got 0"),
         (lambda: edge_of_chaos("tanh", -0.1), ValueError, "q must not be negative"),
         (lambda: edge_of_chaos("softplus", 1), ValueError, "softplus has no edge of chaos at q"),
         (lambda: edge_of_chaos("sigmoid", 0), ValueError, "no edge of chaos"),

@@ -40,13 +40,15 @@ class FixedPoint(Record):
         χ = σ_w² E φ′(√q* z)²: the factor a layer of gradients and of small differences between
         inputs. Below 1 is order, above 1 chaos.
     xi_q
-        −1/ln |dq′/dq| in layers: over so many a deviation from q* shrinks by e.
+        −1/ln |dq′/dq| in layers: over so many a deviation from q* shrinks by e; negative where it
+        grows.
     xi_c
         −1/ln χ in layers: over so many a small difference shrinks by e, and a gradient on its way
         back; negative in chaos, where both grow; infinite at the edge.
     stable
-        |dq′/dq| < 1: q* attracts its neighbours. False for what has no bound, and on the margin,
-        where q only drifts (a relu that conserves the second moment has every q as a fixed point).
+        |dq′/dq| < 1: q* attracts its neighbours. False where it repels them (of an edge of chaos,
+        say, that is asked for by its q), for what has no bound, and on the margin, where q only
+        drifts (a relu that conserves the second moment has every q as a fixed point).
     """
 
     q: float
@@ -71,14 +73,19 @@ class Variances(NamedTuple):
 
 
 class Critical(NamedTuple):
-    """σ_w² at the edge of chaos, and the fixed point q there."""
+    """σ_w² at the edge of chaos, and the fixed point q there, which need not be stable."""
 
     sigma_w2: float
     q: float
 
 
 def fixed_point(
-    activation: Phi, sigma_w2: float, sigma_b2: float, *, kinks: Sequence[float] = ()
+    activation: Phi,
+    sigma_w2: float,
+    sigma_b2: float = 0.0,
+    *,
+    q: float | None = None,
+    kinks: Sequence[float] = (),
 ) -> FixedPoint:
     """The fixed point of the q map that a chain reaches from q = 1; see :class:`FixedPoint`.
 
@@ -89,6 +96,9 @@ def fixed_point(
         float64 array (n,) to an array (n,).
     sigma_w2, sigma_b2
         n_in Var(W) and Var(b), not negative.
+    q
+        Look at this fixed point instead, known to 9 digits: that of :func:`critical`, say, which a
+        chain leaves where it is not stable.
     kinks
         Where a function, or its derivative, jumps.
 
@@ -98,7 +108,7 @@ def fixed_point(
     phi = nonlinearity(activation, kinks)
     w = non_negative_number("sigma_w2", sigma_w2)
     b = non_negative_number("sigma_b2", sigma_b2)
-    q = _settled(phi, w, b)
+    q = _settled(phi, w, b) if q is None else _known(phi, w, b, q)
     if 0.0 < q < math.inf:
         expected = phi.at(q)
         chi = w * expected.squared_slope
@@ -109,6 +119,15 @@ def fixed_point(
         chi = slope = w * limit if w else 0.0
     scale = _depth_scale(slope)
     return FixedPoint(q, chi, scale, _depth_scale(chi), 0.0 < scale < math.inf or slope == 0.0)
+
+
+def _known(phi: Nonlinearity, w: float, b: float, q: float) -> float:
+    """q, checked to be a fixed point."""
+    given = non_negative_number("q", q)
+    image = w * phi.at(given).moments.second_moment + b
+    if not abs(image - given) <= 1e-9 * given:
+        raise ValueError(f"q must be a fixed point, got {q!r}, which a layer maps to {image!r}")
+    return given
 
 
 def _settled(phi: Nonlinearity, w: float, b: float) -> float:
@@ -173,8 +192,13 @@ def _edge(phi: Nonlinearity, q: float) -> Variances:
     return Variances(sigma_w2, sigma_b2 if abs(sigma_b2) > _ROUNDING * q else 0.0)
 
 
-def critical(activation: Phi, sigma_b2: float, *, kinks: Sequence[float] = ()) -> Critical:
+def critical(activation: Phi, sigma_b2: float = 0.0, *, kinks: Sequence[float] = ()) -> Critical:
     """The σ_w² of the edge of chaos for a given σ_b², and the fixed point q there.
+
+    χ is 1 at that q, where a chain that starts there stays. Others come to it only where it is
+    stable, as that of tanh; those of gelu, silu and mish are not while σ_b² is small, and a chain
+    leaves them: ``fixed_point(activation, sigma_w2, sigma_b2, q=q).stable`` tells, and
+    ``fixed_point`` without q where a chain from q = 1 goes.
 
     Of several, the one of the smallest q; where every q is one (relu without bias) q is 1.
     Arguments as in :func:`fixed_point`. Raises ValueError where there is none.
