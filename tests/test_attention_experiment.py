@@ -525,6 +525,13 @@ class TestResults:
             assert words in text
             assert words.replace("'", "&#x27;") in result._repr_html_()
         assert "q normalized" not in str(run())
+        std = math.sqrt(result.scale_gradient.second_moment)
+        error = result.scale_gradient.se.second_moment / (2 * std)
+        heading, (_, value, gradient) = result.tables()[2]
+        assert heading == ["the scale of q·k", "value", "gradient's std ± s.e."]
+        assert float(value) == result.effect.logits == 0.25
+        shown = [float(part) for part in gradient.split(" ± ")]
+        np.testing.assert_allclose(shown, [std, error], rtol=0.05)
         one = str(run(trials=1))
         assert "±" not in one.replace("± s.e.", "")
 
@@ -580,6 +587,11 @@ class TestComparison:
         self.compare("dk", "none", progress=lambda done, total: seen.append((done, total)))
         assert seen[-1] == (6, 6)
         assert sorted(seen) == seen
+
+    def test_the_same_one_twice_is_refused(self):
+        words = r"scalings must differ from each other, got dk\(\), learned\(\) repeatedly"
+        with pytest.raises(ValueError, match=words):
+            self.compare("dk", "learned", ic.scaling.dk(), "none", "learned(None)")
 
     @pytest.mark.parametrize("scalings", [[], "dk", None])
     def test_what_is_no_list(self, scalings):
