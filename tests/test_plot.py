@@ -312,8 +312,9 @@ def test_one_scaling_shows_every_link_and_its_gradient(scaling):
         ends = np.array([path.vertices[:, 0] for path in bars.get_paths()])
         known = np.isfinite(se)
         np.testing.assert_allclose(ends[:, 1] - ends.mean(1), se[known], atol=1e-12)
-    predicted = [getattr(result.theory.forward.std, name) for name in links]
-    np.testing.assert_allclose(dots(forward, tick=True), predicted)
+    for axes, side in [(forward, result.theory.forward), (backward, result.theory.backward)]:
+        predicted = [getattr(side.std, name) for name in links]
+        np.testing.assert_allclose(dots(axes, tick=True), predicted)
     means = ["max_prob", "sum_sq", "jacobian_norm", "entropy_share", "keys_share"]
     shown = [getattr(result.rows, name) for name in [*means, "saturated_fraction"]]
     np.testing.assert_allclose(dots(rows), shown)

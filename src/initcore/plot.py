@@ -128,28 +128,22 @@ _ROW_SHARES = {
 
 def _attention_portrait(result: AttentionPropagation) -> Figure:
     """Every link, forward and back, and the rows of the softmax."""
-    top, links = ["forward"], result.links
-    if result.backward is not None:
-        top.append("backward")
+    top, links = ["forward", "backward"][: 1 + (result.backward is not None)], result.links
     figure = Figure(figsize=(3.2 + 2.6 * len(top), 5.9), layout="constrained")
     layout: list[Any] = [top, ["rows"] * len(top)]
     panels = figure.subplot_mosaic(layout, height_ratios=(len(links), len(_ROW_SHARES) + 1))
-    sides = [
-        (result.forward.std, result.theory.forward.std, "standard deviation", _PALETTE[1]),
-        (
-            result.backward and result.backward.std,
-            None,
-            "standard deviation of the gradient",
-            _PALETTE[0],
-        ),
-    ]
-    for name, (found, predicted, quantity, colour) in zip(top, sides, strict=False):
+    sides = [(result.forward, result.theory.forward)]
+    if result.backward is not None:
+        sides.append((result.backward, result.theory.backward))
+    words = ["standard deviation", "standard deviation of the gradient"]
+    for i, name in enumerate(top):
         axes = panels[name]
         axes.set_xscale("log")
-        shown = _dots(axes, found, predicted, links, colour)
+        found, predicted = (side.std for side in sides[i])
+        shown = _dots(axes, found, predicted, links, _PALETTE[1 - i])
         _decades(axes, shown)
         _lines(axes, [link.replace("_", " ") for link in links])
-        axes.set_xlabel(quantity)
+        axes.set_xlabel(words[i])
         axes.set_title(name, loc="left", fontsize=_LABEL_SIZE)
     axes, rows = panels["rows"], result.theory.rows
     _dots(axes, result.rows, rows, list(_ROW_SHARES), _PALETTE[2])
@@ -168,8 +162,7 @@ def _dots(
 ) -> NDArray[np.float64]:
     """These fields of a record, a line each, with standard errors and predictions; what shows."""
     mean, se, theory = (
-        np.array([math.nan if side is None else getattr(side, name) for name in names])
-        for side in (found, found.se, predicted)
+        np.array([getattr(side, name) for name in names]) for side in (found, found.se, predicted)
     )
     if axes.get_xscale() == "log":
         mean, theory = _visible(mean), _visible(theory)

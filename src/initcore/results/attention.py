@@ -209,12 +209,17 @@ class AttentionPropagation(MonteCarlo):
         return tables
 
     def _links(self) -> list[list[str]]:
-        std, predicted = self.forward.std, self.theory.forward.std
-        gradients = self.backward.std if self.backward else None
-        table = [["", "std ± s.e.", "predicted", *(["gradient's std ± s.e."] if gradients else [])]]
+        heading, sides = ["", "std ± s.e.", "predicted"], [(self.forward, self.theory.forward)]
+        if self.backward is not None:
+            heading += ["gradient's std ± s.e.", "predicted"]
+            sides.append((self.backward, self.theory.backward))
+        table, roots = [heading], [(found.std, theory.std) for found, theory in sides]
         for name in self.links:
-            found = [measured(getattr(s, name), getattr(s.se, name)) for s in (std, gradients) if s]
-            table.append([_words(name), found[0], number(getattr(predicted, name)), *found[1:]])
+            row = [_words(name)]
+            for std, predicted in roots:
+                row.append(measured(getattr(std, name), getattr(std.se, name)))
+                row.append(number(getattr(predicted, name)))
+            table.append(row)
         return table
 
     def _means(self) -> list[list[str]]:
