@@ -125,7 +125,7 @@ class Source:
 
 
 # LAPACK brings threads of its own: two decompositions at once, from the threads of an experiment,
-# fight for the cores and take several times as long as one after the other.
+# fight for the cores. (Where other processes are at work its threads still wait for each other.)
 _qr_lock = threading.Lock()
 
 
