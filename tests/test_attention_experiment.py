@@ -417,6 +417,35 @@ class TestGradients:
         assert abs(found.best_key[3]) < 0.5 * abs(found.best_key[1])
         assert found.any_key[3] > 10 * found.any_key[1]
 
+    @pytest.mark.parametrize(
+        "case", [{}, {"scaling": "none"}, {"causal": True, "norm": None, "correlation": 0.3}]
+    )
+    def test_the_theory_of_the_gradients(self, case):
+        """By the heads' output d_model·Var(W_O), exactly; by v that times E Σp², and by a row's
+        logits d_k·E[v²]·E‖J‖² times that, of independent logits, which wide heads nearly have."""
+        result = ic.propagate_attention(
+            d_model=512, n_heads=2, seq=8, init="kaiming_normal", trials=40, backward=True, **case
+        )
+        found, predicted = result.backward, result.theory.backward
+        assert (predicted.output, predicted.head_output) == (1, pytest.approx(2))
+        for name, error in [("output", 0), ("head_output", 0), ("v", 0.02), ("logits", 0.03),
+                            ("raw_logits", 0.03)]:  # fmt: skip
+            value, se, expected = (getattr(one, name) for one in (found, found.se, predicted))
+            assert near(value, se + error * expected / 5, expected), name
+        assert math.isnan(predicted.q)
+
+    def test_the_theory_of_a_rows_gradient(self):
+        """d_k·Var(∂/∂head_output)·E[v²]·E‖J‖²/keys, where all rows have one law."""
+        from initcore import theory
+
+        result = run(scaling="qk_norm(g=0.5)", init="kaiming_normal", backward=True)
+        row = theory.softmax(9, 0.5 * math.sqrt(16))
+        assert result.theory.backward.v == pytest.approx(2 * row.sum_sq)
+        assert result.theory.backward.logits == pytest.approx(16 * 2 * 2 * row.jacobian_sq / 9)
+        assert result.theory.backward.raw_logits == pytest.approx(
+            result.theory.backward.logits * 0.25
+        )
+
     def test_saturation_starves_the_logits(self):
         comfortable, saturated = (
             ic.propagate_attention(
@@ -525,6 +554,13 @@ class TestResults:
             assert words in text
             assert words.replace("'", "&#x27;") in result._repr_html_()
         assert "q normalized" not in str(run())
+        std = math.sqrt(result.scale_gradient.second_moment)
+        error = result.scale_gradient.se.second_moment / (2 * std)
+        heading, (_, value, gradient) = result.tables()[2]
+        assert heading == ["the scale of q·k", "value", "gradient's std ± s.e."]
+        assert float(value) == result.effect.logits == 0.25
+        shown = [float(part) for part in gradient.split(" ± ")]
+        np.testing.assert_allclose(shown, [std, error], rtol=0.05)
         one = str(run(trials=1))
         assert "±" not in one.replace("± s.e.", "")
 
@@ -580,6 +616,11 @@ class TestComparison:
         self.compare("dk", "none", progress=lambda done, total: seen.append((done, total)))
         assert seen[-1] == (6, 6)
         assert sorted(seen) == seen
+
+    def test_the_same_one_twice_is_refused(self):
+        words = r"scalings must differ from each other, got dk\(\), learned\(\) repeatedly"
+        with pytest.raises(ValueError, match=words):
+            self.compare("dk", "learned", ic.scaling.dk(), "none", "learned(None)")
 
     @pytest.mark.parametrize("scalings", [[], "dk", None])
     def test_what_is_no_list(self, scalings):

@@ -93,6 +93,7 @@ def test_files(capsys, tmp_path):
     ("arguments", "words"),
     [
         (["--scaling", "sqrt"], "'--scaling': scaling must be one of sqrt_dk, dk"),
+        (["--scaling", "dk,none,dk()"], "scalings must differ from each other, got dk()"),
         (["--scaling", "dk,,none"], "'--scaling': the comma-separated list"),
         (["--init", "normal,normal"], "'--init': it must be one or four"),
         (["--heads", "3"], "'--heads': 3 does not divide --d-model 512: give --d-k"),

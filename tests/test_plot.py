@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ import initcore as ic
 
 pytest.importorskip("matplotlib")
 
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -273,19 +274,64 @@ def test_importing_initcore_does_not_import_matplotlib():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def dots(axes, tick=False):
+    """The points of a panel of lines, or the ticks of the theory, along its horizontal axis."""
+    found = [c for c in axes.collections if isinstance(c, PathCollection)]
+    return np.ma.filled(found[tick].get_offsets()[:, 0], np.nan)
+
+
+def names(axes):
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
 def test_scalings_have_a_line_each(tmp_path):
     results = ic.compare_scalings(["sqrt_dk", "none", "constant(0)"], d_model=16, seq=5, trials=2)
-    for figure in (results.plot(tmp_path / "a.svg"), results[0].plot()):
-        left, right = figure.axes
-        measured, theory = left.collections
-        shown = [result.rows.logit_var**0.5 for result in results][: len(measured.get_offsets())]
-        at = np.ma.filled(measured.get_offsets()[:, 0], np.nan)
-        visible = [np.nan if value == 0 else value for value in shown]
-        np.testing.assert_allclose(at, visible)
-        predicted = np.ma.filled(theory.get_offsets()[:, 0], np.nan)
-        np.testing.assert_allclose(predicted[0], results[0].theory.rows.logit_var ** 0.5)
-        keys = np.ma.filled(right.collections[0].get_offsets()[:, 0], np.nan)
-        np.testing.assert_allclose(keys[0], results[0].rows.keys_share)
+    figure = results.plot(tmp_path / "a.svg")
+    left, right = figure.axes
+    assert names(left) == [result.label for result in results]
+    for tick, side in [(False, "rows"), (True, "theory")]:
+        rows = [getattr(result, side) for result in results]
+        expected = [getattr(one, "rows", one).logit_var ** 0.5 for one in rows]
+        visible = [np.nan if value == 0 else value for value in expected]
+        np.testing.assert_allclose(dots(left, tick), visible)
+    np.testing.assert_allclose(dots(right), [result.rows.keys_share for result in results])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean", "theory"]
     assert (tmp_path / "a.svg").read_text("utf-8").startswith("<?xml")
     with pytest.raises(ValueError, match="path must end in"):
         results.plot(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("scaling", ["sqrt_dk", "qk_norm"])
+def test_one_scaling_shows_every_link_and_its_gradient(scaling):
+    options = {"d_model": 16, "seq": 5, "trials": 4, "scaling": scaling}
+    result = ic.propagate_attention(**options, backward=True)
+    forward, backward, rows = result.plot().axes
+    links = [f.name for f in fields(result.forward) if f.name != "se"]
+    if scaling == "sqrt_dk":
+        links = [name for name in links if not name.endswith("_normalized")]
+    assert names(forward) == names(backward) == [name.replace("_", " ") for name in links]
+    for axes, side in [(forward, result.forward), (backward, result.backward)]:
+        mean, se = (
+            np.array([getattr(one, name) for name in links]) for one in (side.std, side.std.se)
+        )
+        np.testing.assert_allclose(dots(axes), mean)
+        (bars,) = (c for c in axes.collections if isinstance(c, LineCollection))
+        ends = np.array([path.vertices[:, 0] for path in bars.get_paths()])
+        known = np.isfinite(se)
+        np.testing.assert_allclose(ends[:, 1] - ends.mean(1), se[known], atol=1e-12)
+    for axes, side in [(forward, result.theory.forward), (backward, result.theory.backward)]:
+        predicted = [getattr(side.std, name) for name in links]
+        np.testing.assert_allclose(dots(axes, tick=True), predicted)
+    means = ["max_prob", "sum_sq", "jacobian_norm", "entropy_share", "keys_share"]
+    shown = [getattr(result.rows, name) for name in [*means, "saturated_fraction"]]
+    np.testing.assert_allclose(dots(rows), shown)
+    np.testing.assert_allclose(dots(rows, tick=True)[1], result.theory.rows.sum_sq)
+
+
+@pytest.mark.parametrize("options", [{"scaling": "constant(0)"}, {"x_std": 0.0}, {"seq": 1}])
+def test_one_trial_of_attention_leaves_gaps_and_no_warning(tmp_path, options):
+    options = {"d_model": 16, "seq": 5, "backward": True} | options
+    result = ic.propagate_attention(**options, trials=1)
+    figure = result.plot(tmp_path / "a.png")
+    assert [len(axes.get_yticks()) for axes in figure.axes] == [9, 9, 6]
+    assert len(ic.propagate_attention(**options | {"backward": False}, trials=1).plot().axes) == 2

@@ -82,6 +82,30 @@ def test_a_user_adds_one_in_five_lines():
         SCALINGS.pop("gemma2_27b", None)
 
 
+def test_a_built_in_keeps_its_law():
+    """Results of two laws under one name would add up."""
+
+    def sqrt_dk(sizes):
+        return Effect(logits=1.0)
+
+    with pytest.raises(ValueError, match=r"built-in scaling \(sqrt_dk, dk, .*got 'sqrt_dk'"):
+        ic.scaling.define(sqrt_dk)
+    assert scaling("sqrt_dk").effect(SIZES) == Effect(logits=1 / 8)
+
+
+def test_a_scaling_of_ones_own_may_be_defined_again():
+    try:
+        for factor in (2.0, 3.0):
+
+            def of_my_own(sizes, factor=factor):
+                return Effect(logits=factor)
+
+            ic.scaling.define(of_my_own)
+            assert scaling("of_my_own").effect(SIZES) == Effect(logits=factor)
+    finally:
+        SCALINGS.pop("of_my_own", None)
+
+
 @pytest.mark.parametrize(
     ("spec", "error", "words"),
     [

@@ -4,12 +4,17 @@ sparse, embedding. Their defining properties, their laws, and torch's where it i
 
 import itertools
 import math
+import multiprocessing
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import initcore as ic
 from draws import DTYPES, ELEMENTWISE, HALVES, OF_FANS, moments_agree, same, within_5_sigma
+from initcore import structures
 from initcore.reference import sampling as reference
 
 # The largest error of an orthonormal product: a few roundings of the dtype.
@@ -124,6 +129,41 @@ def test_the_sign_of_zero_is_plus_one(monkeypatch):
     monkeypatch.setattr(np.linalg, "qr", qr)
     assert np.array_equal(draw(ic.orthogonal(), (5, 3)), np.eye(5, 3))
     assert np.array_equal(draw(ic.orthogonal(), (3, 5)), np.eye(3, 5))
+
+
+class TestOneDecompositionAtATime:
+    """LAPACK's own threads fight for the cores when several threads call it at once."""
+
+    def test_threads_take_turns(self, monkeypatch):
+        original, inside, most = np.linalg.qr, [], []
+
+        def qr(matrix):
+            inside.append(matrix)
+            most.append(len(inside))
+            time.sleep(0.005)
+            inside.pop()
+            return original(matrix)
+
+        expected = [draw(ic.orthogonal(), (3, 5), trial=t) for t in range(8)]
+        monkeypatch.setattr(np.linalg, "qr", qr)
+        with ThreadPoolExecutor(4) as pool:
+            tasks = [pool.submit(draw, ic.orthogonal(), (3, 5), trial=t) for t in range(8)]
+            assert same(np.array([task.result() for task in tasks]), np.array(expected))
+        assert most == [1] * 8
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    def test_a_child_forked_during_one_does_not_wait_for_it(self):
+        context = multiprocessing.get_context("fork")
+        with structures._qr_lock:
+            child = context.Process(target=draw, args=(ic.orthogonal(), (3, 5)))
+            child.start()
+        try:
+            child.join(30)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+            child.join()
 
 
 def test_orthogonal_needs_two_axes():

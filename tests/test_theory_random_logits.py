@@ -48,6 +48,8 @@ def test_two_logits(std):
     assert found.sum_sq == pytest.approx(float(expected), rel=1e-13)
     assert found.entropy == pytest.approx(float(mean(entropy)), rel=1e-10)
     assert found.max_prob == pytest.approx(float(mean(larger)), rel=1e-13)
+    jacobian_sq = mean(lambda x: (2 * larger(x) * larger(-x)) ** 2)  # p(1 − p) in four places
+    assert found.jacobian_sq == pytest.approx(float(jacobian_sq), abs=1e-11)
     for threshold in (0.5, 0.6, 0.9, 0.99, 0.999999):
         share = math.erfc(math.log(threshold / (1 - threshold)) / (2 * std))
         assert saturated_share(2, std, threshold) == pytest.approx(share, abs=1e-9)
@@ -101,6 +103,7 @@ def test_within_five_standard_errors_of_simulation(n, std, rng):
         "sum_sq": np.sum(p * p, axis=1),
         "entropy": -np.sum(p * np.log(np.maximum(p, 1e-300)), axis=1),
         "max_prob": p.max(axis=1),
+        "jacobian_sq": np.sum(p * p - 2 * p**3, axis=1) + np.sum(p * p, axis=1) ** 2,
     }
     for name, values in measured.items():
         error = values.std(ddof=1) / math.sqrt(trials)
@@ -116,6 +119,9 @@ def test_bounds_that_hold_for_every_row():
     for n in (2, 64, 10**6, 10**12):
         before = softmax(n, 0)
         assert (before.sum_sq, before.entropy, before.max_prob) == (1 / n, math.log(n), 1 / n)
+        near = softmax(n, 1e-8).jacobian_sq
+        assert before.jacobian_sq == pytest.approx(1 / n - 1 / n**2, rel=1e-13)
+        assert near == pytest.approx(before.jacobian_sq, rel=1e-10)
         for std in (1e-8, 0.5, 3.0, 9.0, 30.0, 100.0):
             found = softmax(n, std)
             assert found.sum_sq < found.max_prob < math.sqrt(found.sum_sq) + 1e-15
@@ -123,7 +129,7 @@ def test_bounds_that_hold_for_every_row():
             assert found.entropy <= before.entropy + 1e-13
             before = found
     one = softmax(1, 3.0)
-    assert (one.sum_sq, one.entropy, one.max_prob) == (1.0, 0.0, 1.0)
+    assert (one.sum_sq, one.entropy, one.max_prob, one.jacobian_sq) == (1.0, 0.0, 1.0, 0.0)
 
 
 def test_freezing():
@@ -150,7 +156,8 @@ def test_saturation_std_inverts_the_share():
 
 def test_what_a_person_reads():
     assert str(softmax(128, 2)) == "E Σp² = 0.1098640, E H = 3.193970, E max p = 0.2393769"
-    assert softmax(4, 0).to_dict() == {"sum_sq": 0.25, "entropy": math.log(4), "max_prob": 0.25}
+    expected = {"sum_sq": 0.25, "entropy": math.log(4), "max_prob": 0.25, "jacobian_sq": 0.1875}
+    assert softmax(4, 0).to_dict() == expected
 
 
 @pytest.mark.parametrize(

@@ -96,17 +96,124 @@ def propagation(
 def attention(
     results: Sequence[AttentionPropagation], path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """What one or several scalings do to the softmax rows, a line each, theory as a bar.
+    """What scalings do to attention: a portrait of one result, or several compared.
 
-    On the left the logits' standard deviation in a row, on a logarithmic axis; on the right how
-    many keys a row looks at, 1/Σp² as a share of the keys. A line without a point has none to show.
+    One result: the standard deviation √E[x²] of every link of the chain, from the input down to the
+    output, on a logarithmic axis, and beside it the same of the gradients where there is a backward
+    pass. Below, means over the softmax rows, all from 0 to 1.
+
+    Several, a line each: on the left the logits' standard deviation in a row, on a logarithmic
+    axis; on the right how many keys a row looks at, 1/Σp² as a share of the keys.
+
+    Points are means over trials, with standard errors in a portrait; a black bar is the theory,
+    where it is known. A line without a point has none to show.
 
     ``path`` (.png, .svg or .pdf) also writes the figure. Returns the Figure.
     """
     if path is not None:
         path = check_path(path)
+    figure = _attention_portrait(results[0]) if len(results) == 1 else _scalings(results)
+    if path is not None:
+        figure.savefig(path, dpi=200)
+    return figure
+
+
+# Attention
+
+# Means over rows that lie between 0 and 1, and what they are called.
+_ROW_SHARES = {
+    "max_prob": "largest p",
+    "sum_sq": "Σp²",
+    "jacobian_norm": "‖diag p − p pᵀ‖",
+    "entropy_share": "entropy / ln keys",
+    "keys_share": "effective keys / keys",
+    "saturated_fraction": "rows with a p of 0.99",
+}
+
+
+def _attention_portrait(result: AttentionPropagation) -> Figure:
+    """Every link, forward and back, and the rows of the softmax."""
+    top, links = ["forward", "backward"][: 1 + (result.backward is not None)], result.links
+    figure = Figure(figsize=(3.2 + 2.6 * len(top), 5.9), layout="constrained")
+    layout: list[Any] = [top, ["rows"] * len(top)]
+    panels = figure.subplot_mosaic(layout, height_ratios=(len(links), len(_ROW_SHARES) + 1))
+    sides = [(result.forward, result.theory.forward)]
+    if result.backward is not None:
+        sides.append((result.backward, result.theory.backward))
+    words = ["standard deviation", "standard deviation of the gradient"]
+    for i, name in enumerate(top):
+        axes = panels[name]
+        axes.set_xscale("log")
+        found, predicted = (side.std for side in sides[i])
+        shown = _dots(axes, found, predicted, links, _PALETTE[1 - i])
+        _decades(axes, shown)
+        _lines(axes, [link.replace("_", " ") for link in links])
+        axes.set_xlabel(words[i])
+        axes.set_title(name, loc="left", fontsize=_LABEL_SIZE)
+    axes, rows = panels["rows"], result.theory.rows
+    _dots(axes, result.rows, rows, list(_ROW_SHARES), _PALETTE[2])
+    _lines(axes, list(_ROW_SHARES.values()))
+    axes.set_xlim(-0.02, 1.03)
+    axes.set_xlabel("mean over the softmax rows")
+    axes.set_title(result.outcome, loc="left", fontsize=_LABEL_SIZE)
+    _attention_key(figure, "mean, ± s.e.")
+    title = _fitting(result.title, figure.get_figwidth())
+    figure.suptitle(title, x=0.01, ha="left", fontsize=_LABEL_SIZE, color="0.3")
+    return figure
+
+
+def _dots(
+    axes: Axes, found: Any, predicted: Any, names: Sequence[str], colour: str
+) -> NDArray[np.float64]:
+    """These fields of a record, a line each, with standard errors and predictions; what shows."""
+    mean, se, theory = (
+        np.array([getattr(side, name) for name in names]) for side in (found, found.se, predicted)
+    )
+    if axes.get_xscale() == "log":
+        mean, theory = _visible(mean), _visible(theory)
+    places = np.arange(len(names))
+    # A logarithmic axis has no room for 0: a bar that would reach it stops at mean / 10.
+    low = np.maximum(mean - se, 0.1 * mean)
+    barred = np.isfinite(low) & np.isfinite(mean + se)
+    axes.hlines(places[barred], low[barred], (mean + se)[barred], color=colour, linewidth=1.8)
+    axes.scatter(mean, places, c=colour, s=26, zorder=3)
+    axes.scatter(theory, places, marker="|", c=_THEORY, s=120, zorder=4)
+    return mean
+
+
+def _decades(axes: Axes, values: NDArray[np.float64]) -> None:
+    """Whole decades, which are what is labelled, around the values."""
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    shown = values[np.isfinite(values)]
+    if shown.size:
+        decades = np.floor(np.log10(0.9 * shown.min())), np.ceil(np.log10(1.1 * shown.max()))
+        axes.set_xlim(*(10.0 ** np.clip(decades, -307, 308)))
+
+
+def _lines(axes: Axes, labels: list[str]) -> None:
+    """A line a label, the first on top."""
+    axes.set_yticks(np.arange(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(axis="x", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _attention_key(figure: Figure, points: str) -> None:
+    mark: dict[str, Any] = {"linestyle": "none"}
+    handles = [
+        Line2D([], [], color="0.5", marker="o", markersize=5, label=points, **mark),
+        Line2D([], [], color=_THEORY, marker="|", markersize=11, label="theory", **mark),
+    ]
+    figure.legend(
+        handles=handles, loc="outside lower right", ncols=2, frameon=False, fontsize=_LABEL_SIZE
+    )
+
+
+def _scalings(results: Sequence[AttentionPropagation]) -> Figure:
+    """The logits and the keys that count, of several scalings."""
     labels = [result.label for result in results]
-    figure = Figure(figsize=(7.2, 1.5 + 0.3 * len(labels)), layout="constrained")
+    figure = Figure(figsize=(7.2, 1.8 + 0.3 * len(labels)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     places = np.arange(len(labels))
     colours = [_PALETTE[number % len(_PALETTE)] for number in range(len(labels))]
@@ -121,25 +228,16 @@ def attention(
     left.scatter(std, places, c=colours, s=36, zorder=3)
     left.scatter(predicted, places, marker="|", c=_THEORY, s=120, zorder=4)
     left.set_xscale("log")
-    left.xaxis.set_minor_formatter(NullFormatter())
-    shown = std[np.isfinite(std)]
-    if shown.size:  # whole decades, which are what is labelled
-        decades = np.floor(np.log10(0.9 * shown.min())), np.ceil(np.log10(1.1 * shown.max()))
-        left.set_xlim(*(10.0 ** np.clip(decades, -307, 308)))
+    _decades(left, std)
     left.set_xlabel("standard deviation of a row's logits")
-    left.set_yticks(places, labels)
-    left.invert_yaxis()
     right.scatter(keys, places, c=colours, s=36, zorder=3)
     right.set_xlim(0, 1.03)
     right.set_xlabel("effective keys, as a share of all")
-    right.tick_params(axis="y", length=0)
     for axes in (left, right):
-        axes.grid(axis="x", color="0.9", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        _lines(axes, labels)
+    right.tick_params(axis="y", length=0)
+    _attention_key(figure, "mean")
     figure.suptitle(results[0].setting, x=0.01, ha="left", fontsize=_LABEL_SIZE, color="0.3")
-    if path is not None:
-        figure.savefig(path, dpi=200)
     return figure
 
 

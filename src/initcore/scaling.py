@@ -93,7 +93,16 @@ def define(rule: Callable[Concatenate[Sizes, P], Effect]) -> Callable[P, Scaling
     """Make a function (sizes, parameters) → Effect one of the parameters → Scaling.
 
     The grammar knows it by its name from then on. Parameters take literals: numbers, strings, None.
+    Defining a name again, as a notebook does, replaces your earlier scaling; a result tells them
+    apart by the name alone, so give a different law a different name. ValueError for the name of a
+    scaling of this module.
     """
+    name = rule.__name__
+    if name in SCALINGS and SCALINGS[name].__module__ == __name__:
+        raise ValueError(
+            f"rule must not have the name of a built-in scaling ({', '.join(SCALINGS)}), "
+            f"got {name!r}"
+        )
     signature = inspect.signature(rule)
     parameters = list(signature.parameters.values())[1:]
     signature = signature.replace(parameters=parameters, return_annotation="Scaling")
@@ -101,17 +110,17 @@ def define(rule: Callable[Concatenate[Sizes, P], Effect]) -> Callable[P, Scaling
     @functools.wraps(rule)
     def make(*args: P.args, **kwargs: P.kwargs) -> Scaling:
         arguments = ", ".join(
-            f"{name}={spell(value)}"
-            for name, value in signature.bind(*args, **kwargs).arguments.items()
-            if spell(value) != spell(signature.parameters[name].default)
+            f"{parameter}={spell(value)}"
+            for parameter, value in signature.bind(*args, **kwargs).arguments.items()
+            if spell(value) != spell(signature.parameters[parameter].default)
         )
-        made = Scaling(f"{rule.__name__}({arguments})")
+        made = Scaling(f"{name}({arguments})")
         made.effect(_ANY)
         return made
 
     make.__signature__ = signature  # type: ignore[attr-defined]
-    _RULES[rule.__name__] = rule
-    SCALINGS[rule.__name__] = make
+    _RULES[name] = rule
+    SCALINGS[name] = make
     return make
 
 

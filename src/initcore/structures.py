@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,6 +124,21 @@ class Source:
         return array
 
 
+# LAPACK brings threads of its own: two decompositions at once, from the threads of an experiment,
+# fight for the cores. (Where other processes are at work its threads still wait for each other.)
+_qr_lock = threading.Lock()
+
+
+def _renew_qr_lock() -> None:
+    # a forked child has the lock as it was, but not the thread that would release it
+    global _qr_lock
+    _qr_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_qr_lock)
+
+
 def _orthogonal(source: Source, rows: int, columns: int) -> npt.NDArray[np.float64]:
     """Haar on the matrices (rows, columns) whose shorter side is orthonormal.
 
@@ -129,7 +146,8 @@ def _orthogonal(source: Source, rows: int, columns: int) -> npt.NDArray[np.float
     """
     normals = source.normals((rows, columns), 1.0)
     wide = rows < columns
-    q, r = np.linalg.qr(normals.T if wide else normals)
+    with _qr_lock:
+        q, r = np.linalg.qr(normals.T if wide else normals)
     q *= np.where(np.diagonal(r) < 0.0, -1.0, 1.0)
     return q.T if wide else q
 

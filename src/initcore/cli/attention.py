@@ -70,7 +70,7 @@ def attention(
     threads: Threads = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw logits and keys: .png, .svg or .pdf."),
+        typer.Option(metavar="FILE", help="Draw what is measured: .png, .svg or .pdf."),
     ] = None,
     json_file: JsonFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the verdicts.")] = False,
@@ -78,7 +78,9 @@ def attention(
     """Send random tokens through attention with fresh weights, and measure its softmax.
 
     Each scaling gets a row, the theory of independent logits beside what is measured, and a
-    verdict: comfortable, saturated or uniform. One alone gets every link of the chain.
+    verdict: comfortable, saturated or uniform. One alone gets every link of the chain, and of the
+    gradients. "logit var" is the variance within a row, "effective keys" the mean of 1/Σp², and
+    the scale's gradient sums over all heads and rows.
 
     Scalings are written as in Python: sqrt_dk, "constant(0.1)", "qk_norm('l2', g=10)", "mup(64)".
     """

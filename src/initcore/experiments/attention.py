@@ -137,8 +137,8 @@ def compare_scalings(
 ) -> ScalingComparison:
     """``propagate_attention`` for several scalings, with common random numbers.
 
-    ``scalings`` has at least one entry, each what ``propagate_attention`` takes as ``scaling``; the
-    rest is as there. Returns the results in that order, and what each costs.
+    ``scalings`` has at least one entry and none twice, each what ``propagate_attention`` takes as
+    ``scaling``; the rest is as there. Returns the results in that order, and what each costs.
     """
     if not isinstance(scalings, list | tuple) or not scalings:
         accepted = "a list of one or more scalings"
@@ -161,6 +161,10 @@ def compare_scalings(
         )
         for one in scalings
     ]
+    names = [experiment.scaling for experiment in experiments]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"scalings must differ from each other, got {', '.join(twice)} repeatedly")
     numbers = trial_range(trials)
     results = tuple(
         _propagate(

@@ -165,6 +165,13 @@ class AttentionPropagation(MonteCarlo):
     # Looking at it
 
     @property
+    def links(self) -> tuple[str, ...]:
+        """The fields of ``forward`` in the order of the chain, without those of a QK-norm that
+        there is not."""
+        normalized = self.effect.norm is not None
+        return tuple(name for name in LINKS if normalized or not name.endswith("_normalized"))
+
+    @property
     def label(self) -> str:
         """What tells it from others of a comparison."""
         return str(self.spec["scaling"])
@@ -198,21 +205,21 @@ class AttentionPropagation(MonteCarlo):
         """Links, rows and, if there are any, gradients by the scale: tables with a heading."""
         tables = [self._links(), self._means()]
         if self.scale_gradient is not None:
-            tables.append(self._pulls(self.scale_gradient))
+            tables += [self._scale(self.scale_gradient), self._pulls(self.scale_gradient)]
         return tables
 
     def _links(self) -> list[list[str]]:
-        std, predicted = self.forward.std, self.theory.forward.std
-        gradients = self.backward.std if self.backward else None
-        table = [["", "std ± s.e.", "predicted", *(["gradient's std ± s.e."] if gradients else [])]]
-        for name in LINKS:
-            if name.endswith("_normalized") and self.effect.norm is None:
-                continue
-            found = [measured(getattr(s, name), getattr(s.se, name)) for s in (std, gradients) if s]
-            table.append([_words(name), found[0], number(getattr(predicted, name)), *found[1:]])
-        if self.scale_gradient is not None:
-            by_scale = number(root(self.scale_gradient.second_moment))
-            table.append(["the scale itself", number(self.effect.logits), "-", by_scale])
+        heading, sides = ["", "std ± s.e.", "predicted"], [(self.forward, self.theory.forward)]
+        if self.backward is not None:
+            heading += ["gradient's std ± s.e.", "predicted"]
+            sides.append((self.backward, self.theory.backward))
+        table, roots = [heading], [(found.std, theory.std) for found, theory in sides]
+        for name in self.links:
+            row = [_words(name)]
+            for std, predicted in roots:
+                row.append(measured(getattr(std, name), getattr(std.se, name)))
+                row.append(number(getattr(predicted, name)))
+            table.append(row)
         return table
 
     def _means(self) -> list[list[str]]:
@@ -222,6 +229,13 @@ class AttentionPropagation(MonteCarlo):
             predicted = number(getattr(self.theory.rows, name))
             table.append([_words(name), measured(value, se), predicted])
         return table
+
+    def _scale(self, found: ScaleGradient) -> list[list[str]]:
+        assert found.se is not None
+        std = root(found.second_moment)
+        se = found.se.second_moment / (2 * std) if std > 0 else math.nan
+        heading = ["the scale of q·k", "value", "gradient's std ± s.e."]
+        return [heading, ["", number(self.effect.logits), measured(std, se)]]
 
     @staticmethod
     def _pulls(found: ScaleGradient) -> list[list[str]]:
@@ -246,7 +260,11 @@ class AttentionPropagation(MonteCarlo):
         return "".join(tables) + html_table("", [[self.verdict]], "")
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw it as a comparison of one; see ``ScalingComparison.plot``."""
+        """Draw every link and the softmax rows, and the gradients if there are any; ``path`` also
+        writes it.
+
+        Needs the extra ``plot`` (matplotlib).
+        """
         from initcore import plot
 
         return plot.attention([self], path)

@@ -37,17 +37,17 @@ class AttentionLinks(Record):
     NaN is unknown.
     """
 
-    input: float
-    normalized: float
-    q: float
-    k: float
-    v: float
-    q_normalized: float
-    k_normalized: float
-    raw_logits: float
-    logits: float
-    head_output: float
-    output: float
+    input: float = math.nan
+    normalized: float = math.nan
+    q: float = math.nan
+    k: float = math.nan
+    v: float = math.nan
+    q_normalized: float = math.nan
+    k_normalized: float = math.nan
+    raw_logits: float = math.nan
+    logits: float = math.nan
+    head_output: float = math.nan
+    output: float = math.nan
     se: AttentionLinks | None = None
 
     @property
@@ -136,15 +136,17 @@ class AttentionTheory(Record):
 
     forward: AttentionLinks
     rows: AttentionMeans
+    backward: AttentionLinks
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of ``to_dict``."""
-        sides = [(AttentionLinks, data["forward"]), (AttentionMeans, data["rows"])]
+        kinds = AttentionLinks, AttentionMeans, AttentionLinks
+        sides = (data["forward"], data["rows"], data["backward"])
         return cls(
             *(
                 _made(kind, {name: float(side[name]) for name in _names(kind)})
-                for kind, side in sides
+                for kind, side in zip(kinds, sides, strict=True)
             )
         )
 

@@ -4,6 +4,10 @@
 W_Q, W_K, W_V and W_O are independent of each other, their entries uncorrelated with mean 0. Then
 E[q²] = d_model·Var(W_Q)·E[x²], E[(q·k)²] = d_k·E[q²]·E[k²], and what the keys of a row have in
 common, a share c of a logit's variance where tokens have correlation c, cancels in the softmax.
+
+On the way back, from a standard normal gradient of the output: E[(∂/∂head_output)²] = γ with
+γ = d_model·Var(W_O), E[(∂/∂v)²] = γ·E Σp², and E Σ(∂/∂logits)² = d_k·γ·E[v²]·(1 − c)·E‖J‖² a row,
+J = diag p − p pᵀ. What follows, by q, k and x, depends on how p and k go together: not predicted.
 """
 
 from __future__ import annotations
@@ -43,8 +47,12 @@ def predict_attention(spec: Mapping[str, Any], effect: Effect) -> AttentionTheor
     logits = raw * effect.logits**2
     degrees = math.inf if effect.norm else d_k
     counts = np.arange(1, spec["seq"] + 1) if spec["causal"] else np.array([spec["seq"]])
-    rows, spread = _rows(logits * (1 - common), degrees, tuple(counts.tolist()), d_model)
+    rows, spread, jacobian_sq = _rows(
+        logits * (1 - common), degrees, tuple(counts.tolist()), d_model
+    )
     heads = v * ((1 - common) * spread + common)
+    by_heads = d_model * var_o
+    by_logits = d_k * by_heads * v * (1 - common) * jacobian_sq / float(np.mean(counts))
     return AttentionTheory(
         AttentionLinks(
             input=x,
@@ -60,6 +68,13 @@ def predict_attention(spec: Mapping[str, Any], effect: Effect) -> AttentionTheor
             output=n_heads * d_k * var_o * heads,
         ),
         rows,
+        AttentionLinks(
+            v=by_heads * rows.sum_sq,
+            raw_logits=by_logits * effect.logits**2,
+            logits=by_logits,
+            head_output=by_heads,
+            output=1.0,
+        ),
     )
 
 
@@ -79,11 +94,11 @@ def _normalized(norm: str | None, moment: float, d_k: int) -> float:
 
 def _rows(
     variance: float, degrees: float, counts: tuple[int, ...], d_model: int
-) -> tuple[AttentionMeans, float]:
-    """Rows of so many independent logits N(0, variance·χ²/degrees), one χ² a row; and E|Σ p x|²
-    of tokens x of length 1.
+) -> tuple[AttentionMeans, float, float]:
+    """Rows of so many independent logits N(0, variance·χ²/degrees), one χ² a row; E|Σ p x|² of
+    tokens x of length 1; and E ‖diag p − p pᵀ‖².
 
-    That is E Σp² and more, for the keys that are looked at are alike: along one of d_model
+    E|Σ p x|² is E Σp² and more, for the keys that are looked at are alike: along one of d_model
     directions lies what makes a logit large. By Stein's lemma, twice, that adds
     s² E Σ_{j≠l} p_j p_l (1 − 2p_j − 2p_l + 6p_j p_l)/d_model, of which the expectation is
     (1 − E Σp²)³ for weights that freeze (Poisson–Dirichlet), and nearly so for flat ones.
@@ -91,20 +106,20 @@ def _rows(
     centred = variance * (1 - float(np.mean(1 / np.array(counts))))
     points = _chi_square(degrees)
     if not variance * points[-1][0] <= _MAX_STD**2:  # NaN too
-        return AttentionMeans(logit_var=centred), math.nan
+        return AttentionMeans(logit_var=centred), math.nan, math.nan
 
     def at(n: int) -> Array:
-        total = np.zeros(4)
+        total = np.zeros(5)
         for factor, weight in points:
             found = _softmax(n, math.sqrt(variance * factor))
             alike = variance * factor * (1 - found.sum_sq) ** 3 / d_model
-            values = found.sum_sq, found.entropy, found.max_prob, found.sum_sq + alike
-            total += weight * np.array(values)
+            means = found.sum_sq, found.entropy, found.max_prob
+            total += weight * np.array([*means, found.sum_sq + alike, found.jacobian_sq])
         return total
 
-    sum_sq, entropy, max_prob, spread = _mean_over(counts, at).tolist()
+    sum_sq, entropy, max_prob, spread, jacobian_sq = _mean_over(counts, at).tolist()
     means = AttentionMeans(sum_sq=sum_sq, entropy=entropy, max_prob=max_prob, logit_var=centred)
-    return means, spread
+    return means, spread, jacobian_sq
 
 
 def _chi_square(degrees: float) -> list[tuple[float, float]]:

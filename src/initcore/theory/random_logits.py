@@ -44,11 +44,14 @@ class RandomSoftmax(Record):
         E H in nats, from ln n (std 0) down to 0.
     max_prob
         E max p.
+    jacobian_sq
+        E ‖diag p − p pᵀ‖² = E[Σp² − 2 Σp³ + (Σp²)²]: what a white gradient by p leaves of itself.
     """
 
     sum_sq: float
     entropy: float
     max_prob: float
+    jacobian_sq: float
 
     def __str__(self) -> str:
         return (
@@ -62,7 +65,7 @@ def softmax(n: int, std: float) -> RandomSoftmax:
 
     With φ_k(t) = E[e^{k·std·z} exp(−t e^{std·z})]: E Σp² = n ∫ t φ₂ φ₀ⁿ⁻¹ dt and
     E H = E ln Σe^z − n E p z, likewise; E max p conditions on the largest logit. Ten digits or
-    more.
+    more, of ‖diag p − p pᵀ‖² ten decimals.
 
     n: the number of logits, from 1 to 10¹². std: from 0 to 100. Raises ValueError outside.
     """
@@ -71,8 +74,9 @@ def softmax(n: int, std: float) -> RandomSoftmax:
     if std > _MAX_STD:
         raise ValueError(f"std must be at most {_MAX_STD:g}, got {std!r}")
     if n == 1 or std == 0.0:
-        return RandomSoftmax(1.0 / n, math.log(n), 1.0 / n)
-    return RandomSoftmax(*_sum_sq_and_entropy(n, std), _max_prob(n, std))
+        return RandomSoftmax(1.0 / n, math.log(n), 1.0 / n, (1.0 - 1.0 / n) / n)
+    sum_sq, entropy, jacobian_sq = _by_trapezoids(n, std)
+    return RandomSoftmax(sum_sq, entropy, _max_prob(n, std), jacobian_sq)
 
 
 def freezing_std(n: int) -> float:
@@ -128,11 +132,11 @@ def _grid(start: float, stop: float, step: float) -> Array:
     return start + step * np.arange(math.ceil((stop - start) / step), dtype=np.float64)
 
 
-# E Σp² and E H
+# E Σp², E H and E ‖diag p − p pᵀ‖²
 
 
-def _sum_sq_and_entropy(n: int, std: float) -> tuple[float, float]:
-    """By trapezoids over u = ln t; the expectations over z are sums over a grid, too."""
+def _by_trapezoids(n: int, std: float) -> tuple[float, float, float]:
+    """Trapezoids are over u = ln t; the expectations over z are sums over a grid, too."""
     # Where the step of u is fine enough for std·z, too, their sums are the points of one grid.
     aligned = _STEP / std < 0.5
     step_z = _STEP / std if aligned else 0.5
@@ -153,13 +157,22 @@ def _sum_sq_and_entropy(n: int, std: float) -> tuple[float, float]:
         damped = t * np.exp(-t)
         log_phi0 = np.log1p(-np.minimum(expect(survival, density), 1.0))
         others = np.exp((n - 1) * log_phi0)
-        sum_sq = n * _STEP * float(expect(t * damped, density) @ others)
+        square = expect(t * damped, density)
+        sum_sq = n * _STEP * float(square @ others)
+        # 1/S³ = ∫ t²/2 e^{−tS} dt and 1/S⁴ = ∫ t³/6 e^{−tS} dt: of one key, and of two.
+        damped_cubes = t * t * damped
+        sum_cubes = n / 2 * _STEP * float(expect(damped_cubes, density) @ others)
+        rest = np.exp((n - 2) * np.maximum(log_phi0, -1e3))  # not 0·(−∞) for two logits
+        two = square**2 @ rest
+        one = expect(t * damped_cubes, density) @ others
+        squared = n / 6 * _STEP * float(one + (n - 1) * two)
         # ∫ (e^{−t} − φ₀ⁿ) dt/t, from the nearer of 0 and 1
         t = np.exp(u)
         log_sum = np.where(t < 1.0, np.expm1(-t) - np.expm1(n * log_phi0),
                            np.exp(-t) - np.exp(n * log_phi0))  # fmt: skip
         mean_logit = n * float(expect(damped, std * z * density) @ others)
-        return sum_sq, _STEP * (float(log_sum.sum()) - mean_logit)
+        entropy = _STEP * (float(log_sum.sum()) - mean_logit)
+        return sum_sq, entropy, sum_sq - 2 * sum_cubes + squared
 
 
 # The largest probability, given the largest logit std·z: p = 1/(1 + R), R = Σ exp(std(y_i − z))
