@@ -11,8 +11,9 @@
  *     G = sigma D E';   dX = sigma dH Z Q + G - G Q' Q  (without the column of b)
  *
  * and |dW|^2 = |dH' X|^2 = tr(dH dH' X X'). Forward, a block of units is drawn, multiplied,
- * finished, added to the next X X' and forgotten: memory does not grow with the width. A backward
- * pass, a norm (X is then that of the norm) or a residual branch wants states that are kept whole.
+ * finished and added to the next X X'. Of one input it is then forgotten: memory does not grow with
+ * the width. The cosine of two inputs, a backward pass, a norm (X is then that of the norm) or a
+ * residual branch wants states that are kept whole.
  *
  * Gram matrices and factors are float64 whatever the dtype is, and so is Q until it is rounded:
  * one rounding a fma, products of float32 exact. The factor of a matrix with rows of any lengths
@@ -98,7 +99,9 @@ typedef struct {
   size_t gram_panel, gram;     /* of a Gram matrix: elements between its panels, in all */
   size_t slab, bias, wide, grams, factor, rest, pivots, columns, left, block, total;
   int whole;                   /* states are kept whole: two in turn or, with backward, all */
-  size_t aside, states, norms, slopes, gradients, widest; /* as in chain.h; widest in elements */
+  size_t before;               /* pre-activations, then gradients by activations; 0: not kept */
+  size_t gradient;             /* by pre-activations */
+  size_t aside, states, norms, slopes, widest; /* as in chain.h; widest in elements */
   size_t gradient_gram, gradient_factor, gradient_left, middle, coefficients, strip, solved;
   size_t q, q_stride;          /* Q, and elements between its rows */
 } R(gram_layout);
@@ -135,15 +138,16 @@ static R(gram_layout) R(gram_plan)(const ic_chain *c) {
     normed |= c->layers[l].norm != IC_NO_NORM;
     residual |= c->layers[l].residual;
   }
-  plan.whole = c->backward || normed || residual;
+  plan.whole = c->backward || normed || residual || batch > 1;
   if (!plan.whole) plan.block = gram_take(end, panels * R(chain_panel)(plan.rows) * sizeof(real));
   if (residual) plan.aside = gram_take(end, plan.widest * sizeof(real));
   const size_t kept = c->backward ? all : 2 * plan.widest;
   if (plan.whole) plan.states = gram_take(end, kept * sizeof(real));
+  if (c->backward || batch > 1) plan.before = gram_take(end, plan.widest * sizeof(real));
   if (!c->backward) return plan;
   if (normed) plan.norms = gram_take(end, c->n_layers * lanes * sizeof(double));
   plan.slopes = gram_take(end, all * sizeof(real));
-  plan.gradients = gram_take(end, 2 * plan.widest * sizeof(real));
+  plan.gradient = gram_take(end, plan.widest * sizeof(real));
   plan.gradient_gram = gram_take(end, plan.gram * sizeof(double));
   plan.gradient_factor = gram_take(end, batch * lanes * sizeof(double));
   plan.gradient_left = gram_take(end, left);
@@ -290,6 +294,17 @@ static int R(gram_norm)(const ic_chain *c, const R(gram_layout) * plan, size_t l
   return R(gram_of)(plan, c->batch, x, panel, layer->n_in, gram, base, cancel);
 }
 
+/* The cosines of a layer of n units, before and after its activation, from whole panels. */
+static void R(gram_cosines)(const R(gram_layout) * plan, size_t n, size_t batch, const real *after,
+                            ic_moments *moments, char *base) {
+  const size_t panel = R(chain_panel)(n);
+  double *scales = DOUBLES(rest);
+  moments[0].cosine = moments[1].cosine = NAN;
+  if (batch < 2) return;
+  moments[0].cosine = R(mean_cosine)(REALS(before), panel, n, batch, scales);
+  moments[1].cosine = R(mean_cosine)(after, panel, n, batch, scales);
+}
+
 static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_layout) * plan,
                            uint64_t trial, ic_moments *input, ic_moments *moments, char *base,
                            const volatile int32_t *cancel) {
@@ -337,7 +352,6 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     if (added) memset(gram, 0, plan->gram * sizeof *gram);
     if (found) {
       memset(found, 0, 2 * sizeof *found);
-      found[0].cosine = found[1].cosine = NAN; /* a layer's panels are never there as a whole */
       if (layer->saturation != layer->saturation) found[0].saturated = layer->saturation;
     }
     for (size_t o = 0; o < layer->n_out; o += plan->rows) {
@@ -345,19 +359,17 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
       const size_t rows = layer->n_out - o < plan->rows ? layer->n_out - o : plan->rows;
       real *out = plan->whole ? x + 16 * o : block;
       R(gram_draw)(k, c, plan, layer->weight.stream + trial, o, rows, slab);
-      R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, out,
+      real *pre = plan->before ? REALS(before) + 16 * o : out;
+      R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, pre,
                        block_panel);
-      R(chain_finish)(layer, 0, out, skip ? skip + 16 * o : NULL, out,
+      R(chain_finish)(layer, 0, pre, skip ? skip + 16 * o : NULL, out,
                       slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel, rows, batch, found,
                       NULL);
       if (added) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
     }
+    if (found) R(gram_cosines)(plan, layer->n_out, batch, x, found, base);
   }
   return 1;
-}
-
-static real *R(gram_gradient)(const R(gram_layout) * plan, char *base, size_t l) {
-  return REALS(gradients) + l % 2 * plan->widest;
 }
 
 /* The gradient of state l, there in panels, units first ... first + count - 1, to that of the
@@ -367,12 +379,12 @@ static void R(gram_finish)(const ic_chain *c, const R(gram_layout) * plan, size_
                            size_t count, ic_moments *moments, char *base) {
   const ic_layer *below = c->layers + (l - 1);
   real *slope = R(gram_state)(c, plan, base, l) + (REALS(slopes) - REALS(states));
-  real *dx = R(gram_gradient)(plan, base, l) + 16 * first;
+  real *dx = REALS(before) + 16 * first;
   const size_t panel = R(chain_panel)(below->n_out);
   for (size_t p = 0; p < plan->panels && below->residual; p++)
     memcpy(REALS(aside) + p * panel + 16 * first, dx + p * panel, 16 * count * sizeof(real));
-  R(chain_finish)(below, 1, dx, NULL, dx, slope + 16 * first, (ptrdiff_t)panel, count, c->batch,
-                  moments, NULL);
+  R(chain_finish)(below, 1, dx, NULL, REALS(gradient) + 16 * first, slope + 16 * first,
+                  (ptrdiff_t)panel, count, c->batch, moments, NULL);
 }
 
 /* Layer l's inputs, units first ... first + count - 1: to the gradient that has come through the
@@ -381,7 +393,7 @@ static void R(gram_skip)(const ic_chain *c, const R(gram_layout) * plan, size_t 
                          size_t count, ic_moments *moments, char *base) {
   const size_t panel = R(chain_panel)(c->layers[l].n_in);
   const real *dy = REALS(aside);
-  real *dx = R(gram_gradient)(plan, base, l);
+  real *dx = REALS(before);
   for (size_t p = 0; p < plan->panels && c->layers[l].residual; p++)
     for (size_t i = p * panel + 16 * first; i < p * panel + 16 * (first + count); i += 16)
       V(store)(dx + i, V(add)(V(load)(dx + i), V(load)(dy + i)));
@@ -423,8 +435,8 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
   const size_t n = n_in + (law.beta != 0); /* the column of b in the line between panels */
   const size_t left_panel = R(chain_panel)(batch), panel = R(chain_panel)(n_in);
   const ptrdiff_t dh_panel = (ptrdiff_t)R(chain_panel)(layer->n_out);
-  const real *dh = R(gram_gradient)(plan, base, l + 1);
-  real *x = R(gram_state)(c, plan, base, l), *dx = R(gram_gradient)(plan, base, l);
+  const real *dh = REALS(gradient);
+  real *x = R(gram_state)(c, plan, base, l), *dx = REALS(before);
   real *slab = REALS(slab), *q = REALS(q), *left = REALS(gradient_left);
   real *middle = REALS(middle), *coefficients = REALS(coefficients);
   double *rest = DOUBLES(rest), *factor = DOUBLES(gradient_factor);
@@ -473,6 +485,7 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
     R(norm_backward)(layer->norm, x, DOUBLES(norms) + l * plan->lanes, dx, panel, n_in, batch);
     R(gram_skip)(c, plan, l, 0, n_in, moments, base);
   }
+  if (moments) R(gram_cosines)(plan, n_in, batch, dh, moments, base);
   return 1;
 }
 
@@ -481,20 +494,17 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
                             ic_moments *gradients, char *base, const volatile int32_t *cancel) {
   const size_t batch = c->batch, n_layers = c->n_layers;
   double *gram = DOUBLES(gradient_gram);
-  if (gradients) {
-    memset(gradients, 0, 3 * n_layers * sizeof *gradients);
-    for (size_t i = 0; i < 3 * n_layers; i++) /* weights have no rows to compare */
-      if (i % 3 < 2) gradients[i].cosine = NAN;
-  }
-  R(chain_fill)(k, c, &c->output_gradient, trial, c->layers[n_layers - 1].n_out,
-                R(gram_gradient)(plan, base, n_layers), REALS(slab));
-  R(gram_finish)(c, plan, n_layers, 0, c->layers[n_layers - 1].n_out,
-                 gradients ? gradients + 3 * (n_layers - 1) : NULL, base);
+  const size_t n = c->layers[n_layers - 1].n_out;
+  ic_moments *top = gradients ? gradients + 3 * (n_layers - 1) : NULL;
+  if (gradients) memset(gradients, 0, 3 * n_layers * sizeof *gradients);
+  R(chain_fill)(k, c, &c->output_gradient, trial, n, REALS(before), REALS(slab));
+  R(gram_finish)(c, plan, n_layers, 0, n, top, base);
+  if (top) R(gram_cosines)(plan, n, batch, REALS(gradient), top, base);
   for (size_t l = n_layers; l-- > 0;) {
     const size_t n_in = c->layers[l].n_in, n_out = c->layers[l].n_out;
     const double *inputs = DOUBLES(grams) + l * plan->gram;
-    if (!R(gram_of)(plan, batch, R(gram_gradient)(plan, base, l + 1), R(chain_panel)(n_out), n_out,
-                    gram, base, cancel))
+    if (!R(gram_of)(plan, batch, REALS(gradient), R(chain_panel)(n_out), n_out, gram, base,
+                    cancel))
       return 0;
     gram_mirror(gram, plan->gram_panel, batch);
     if (gradients) {

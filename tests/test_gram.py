@@ -9,6 +9,7 @@ import pytest
 import initcore as ic
 from initcore import _core
 from initcore.reference import gram as reference
+from initcore.reference.moments import COSINE
 from initcore.reference.sampling import CONSTANT, NORMAL
 from initcore.streams import stream_id
 from kernel_calls import architecture, layer_codes, normal, run_backward, run_gram, same_bits
@@ -68,6 +69,7 @@ def assert_close(got, want, dtype):
     for field in (ZEROS, SATURATED, NONFINITE):
         allowed = 2 if dtype == "float32" else 0
         assert np.all(np.abs(got[..., field] - want[..., field]) <= allowed)
+    np.testing.assert_allclose(got[..., COSINE], want[..., COSINE], rtol=0, atol=tolerance)
 
 
 BIASES = {
@@ -225,8 +227,9 @@ class TestLaw:
         ],
     )  # fmt: skip
     def test_dense_and_gram(self, rng, batch, widths, names, laws, shape):
-        """Log energies and means of h, x and all gradients, and how they vary together; a batch
-        beyond the width, too, where every Gram matrix is deficient."""
+        """Log energies and means of h, x and all gradients, their rows' cosines but of weights, and
+        how they vary together; a batch beyond the width, too, where every Gram matrix is
+        deficient."""
         x = rng.normal(size=(batch, widths[0])).astype(np.float32)
         x[-1] = x[0]
         tables = []
@@ -235,9 +238,18 @@ class TestLaw:
                        *gradients.transpose(1, 2, 0, 3).reshape(9, -1, _core.MOMENTS))  # fmt: skip
             energies = np.array([second_moments(column) for column in columns])
             alive = energies.min(axis=0) > 0
-            assert np.mean(alive) > 0.5
             means = np.array([column[:, MEAN] for column in columns])
-            tables.append(np.vstack([means[:, alive], np.log(energies[:, alive])]).T)
+            cosines = np.vstack([
+                states[..., COSINE].reshape(-1, 6).T, gradients[:, :, :2, COSINE].reshape(-1, 6).T
+            ])  # fmt: skip
+            if batch == 1:
+                assert np.isnan(cosines).all()
+                cosines = cosines[:0]
+            known = alive & np.isfinite(cosines).all(axis=0)
+            assert np.mean(known) > 0.5
+            tables.append(np.vstack([
+                cosines[:, known], means[:, known], np.log(energies[:, known])
+            ]).T)  # fmt: skip
         assert_same_law(*tables)
 
     def test_how_inputs_stay_apart(self, rng):
@@ -303,11 +315,11 @@ class TestLaw:
 
 
 class TestKernel:
-    def test_memory_does_not_grow_with_the_width_forward(self, kernels):
+    def test_memory_of_one_input_does_not_grow_with_the_width_forward(self, kernels):
         laws = source(1, 1.0), [source(2, 1.0)], [None]
         sizes = {
             kernels.gram_workspace(
-                _core.Chain("float32", 0, 32, [n, n], layer_codes(["relu"]), *laws)
+                _core.Chain("float32", 0, 1, [n, n], layer_codes(["relu"]), *laws)
             )
             for n in (1000, 10**6)
         }
@@ -326,6 +338,20 @@ class TestKernel:
         only = np.full((1, 30), np.inf, dtype)
         states, _ = run_gram(kernels, gram_spec(only, *case[1:]))
         assert np.all(states[0, :, 0, NONFINITE] == [8, 9])
+
+    def test_cosines_of_known_rows(self, kernels, dtype):
+        """x, 2x and −x, forward: of the three pairs one has cosine 1 and two −1; a zero row is left
+        out, of h and gradients, and with it alone there is no pair."""
+        x = np.linspace(1, 2, 9).astype(dtype) * np.array([[1], [0], [2], [-1]], dtype)
+        for rows, want in ((x, -1 / 3), (x[:3], 1), (x[:2], np.nan), (x[:1], np.nan)):
+            case = rows, [9, 40], ["linear"], [(0.3, None, None)]
+            states, _ = run_gram(kernels, gram_spec(*case))
+            assert states[0, 0, :, COSINE] == pytest.approx([want] * 2, abs=1e-6, nan_ok=True)
+        # relu' of a zero row is 0: no gradient reaches its pre-activations
+        case = x[:2], [9, 40], ["relu"], [(0.3, None, None)]
+        _, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS[:1])
+        assert np.isfinite(gradients[0, 0, 0, COSINE])
+        assert np.isnan(gradients[0, 0, 1, COSINE])
 
     def test_cancelled(self, kernels):
         spec = gram_spec(np.ones((3, 4)), [4, 5], ["relu"], [(1.0, None, None)])

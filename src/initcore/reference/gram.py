@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .activations import activate
 from .chain import branch
-from .moments import FIELDS, moments
+from .moments import FIELDS, layer_moments
 from .norm import norm, norm_backward
 
 __all__ = ["factor", "gram"]
@@ -90,10 +90,10 @@ def gram(
         factors.append((left, pivots, z))
         phi = activate(h, name, parameter).astype(np.float64)
         slope = activate(h, name, parameter, derivative=True).astype(np.float64)
-        states[layer, 0] = moments(h.T, slope.T, thresholds[layer])
+        states[layer, 0] = layer_moments(h.T, slope.T, thresholds[layer])
         x, slope = branch(residuals[layer], x, phi, slope)
         slopes.append(slope)
-        states[layer, 1] = moments(x.T)
+        states[layer, 1] = layer_moments(x.T)
     if dy is None:
         return states, None
 
@@ -103,7 +103,7 @@ def gram(
         sigma, beta, _ = laws[layer]
         x, (left, pivots, z) = inputs[layer], factors[layer]
         dh = dx * slopes[layer]
-        gradients[layer, 0], gradients[layer, 1] = moments(dx.T), moments(dh.T)
+        gradients[layer, 0], gradients[layer, 1] = layer_moments(dx.T), layer_moments(dh.T)
         dw = dh.T @ x
         gradients[layer, 2, [0, 2]] = dw.size, np.sum(dw**2)
         if layer == 0:
