@@ -320,6 +320,7 @@ def test_a_layer_takes_one_expectation():
 @pytest.mark.parametrize("arguments", [
     {"residual": 1e300}, {"bias": "constant(1e300)"}, {"bias": "normal(std=1e160)"},
     {"residual": 1e300, "bias": "normal(std=1e160)"}, {"init": "normal(std=1e155)"},
+    {"init": "normal(std=1e155)", "activation": lambda x: x},
 ])  # fmt: skip
 def test_what_is_beyond_float64_is_not_finite(arguments, norm):
     """Squares that overflow are infinite, or NaN where something is then unknown; never an error

@@ -343,6 +343,7 @@ def test_what_a_person_reads():
         (lambda: edge_of_chaos("sigmoid", 0), ValueError, "no edge of chaos"),
         (lambda: edge_of_chaos("relu2", 0), ValueError, "no edge of chaos"),
         (lambda: critical("relu", 0.1), ValueError, "relu has no edge of chaos at sigma_b2 = 0.1"),
+        (lambda: critical("relu", 5e-324), ValueError, "no edge of chaos at sigma_b2 = 5e-324"),
         (lambda: critical("relu", 1e300), ValueError, "no edge of chaos at sigma_b2 = 1e\\+300"),
         (lambda: critical(lambda x: 0 * x, 1), ValueError, "no edge of chaos at sigma_b2 = 1"),
         (lambda: critical(lambda x: x * math.nan, 1), ValueError, "no edge of chaos at sigma_b2"),

@@ -41,7 +41,7 @@ def _mean(kind: str, wide: Float64, dtype: np.dtype[Any]) -> Float64:
     n = wide.shape[1]
     if kind != "layer":
         return np.zeros((len(wide), 1))
-    mean = _sums(wide) / n
+    mean: Float64 = _sums(wide) / n
     return mean if dtype == np.float32 else mean + _sums(wide - mean) / n
 
 
@@ -50,7 +50,8 @@ def _scales(x: NDArray[Any]) -> Float64:
     if x.dtype == np.float32:
         return np.ones((len(x), 1))
     largest = np.clip(np.abs(x).max(axis=1, keepdims=True), 2.0**-1000, 2.0**1000)
-    return np.ldexp(1.0, 1 - np.frexp(largest)[1])
+    scales: Float64 = np.ldexp(1.0, 1 - np.frexp(largest)[1])
+    return scales
 
 
 def norm(kind: str | None, x: NDArray[Any]) -> tuple[NDArray[Any], Float64]:

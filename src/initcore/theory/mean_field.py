@@ -198,14 +198,14 @@ def critical(activation: Phi, sigma_b2: float, *, kinks: Sequence[float] = ()) -
     # q is at least σ_b². From far below 1 where that is 0, up to where nothing changes any more.
     low = b or 2.0**-40
     f_low = excess(low)
-    if f_low == 0.0 and b:  # all but σ_b² is lost in rounding
+    if f_low == 0.0 and b > 1.0:  # all but σ_b² is lost in rounding
         edge = _edge(phi, low)
         if edge.sigma_w2 < math.inf:
             return Critical(edge.sigma_w2, low)
     while low < 2.0**60 * max(1.0, b):
         high = 2.0 * low
         f_high = excess(high)
-        if f_high == 0.0 or f_low < 0.0 < f_high or f_high < 0.0 < f_low:
+        if f_high == 0.0 or f_low * f_high < 0.0:
             q = high if f_high == 0.0 else bracketed_root(excess, low, high, f_low, f_high)
             return Critical(_edge(phi, q).sigma_w2, q)
         low, f_low = high, f_high
