@@ -268,8 +268,8 @@ static vreal R(attention_join)(attention_sums *sums, real *tile, size_t n, real 
   return factor;
 }
 
-/* sums <- factor sums + w' tile, for `some` panels: w (n, features), tiles (n, 16), sums and product
- * in panels of features. What a zero of a tile multiplies is not looked at. */
+/* sums <- factor sums + w' tile, for `some` panels: w (n, features), tiles (n, 16), sums and
+ * product in panels of features. What a zero of a tile multiplies is not looked at. */
 static void R(attention_gather)(const real *w, size_t features, size_t n, const real *tile,
                                 size_t some, const vreal *factor, real *product, real *sums) {
   const size_t panel = R(chain_panel)(features);

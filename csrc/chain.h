@@ -59,8 +59,8 @@ static size_t R(chain_state_size)(const ic_chain *c, size_t l) {
 }
 
 /* The backward pass goes by strips of W's columns: wide enough for its rows to be drawn well,
- * narrow enough for a block of many rows to fit a slab, and for its outputs to stay in the second cache
- * level. */
+ * narrow enough for a block of many rows to fit a slab, and for its outputs to stay in the second
+ * cache level. */
 static size_t R(strip_columns)(size_t batch) {
   const size_t columns = IC_SLAB_OUTPUT_BYTES / sizeof(real) / (batch ? batch : 1) / 64 * 64;
   return columns < 64 ? 64 : columns > 256 ? 256 : columns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* y = W x + b for a slab of W's rows and a whole batch, and y = W' x for a strip of its columns.
- * The lanes of a vector are 16 rows of the batch; a weight is broadcast from its plain row-major row.
- * Activations live in panels: feature k of batch row b is x[b/16 * panel + k * 16 + b%16], so that
+ * The lanes of a vector are 16 rows of the batch; a weight is broadcast from its plain row-major
+ * row. Activations live in panels: feature k of batch row b is x[b/16 * panel + k * 16 + b%16], so that
  * a product's output tile already is a piece of the next product's panel, and W is neither packed
  * nor transposed.
  *

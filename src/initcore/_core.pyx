@@ -168,8 +168,8 @@ cdef class Attention:
     """Heads of attention as the kernels read them.
 
     q (., queries, d_k), k (., keys, d_k), v (., keys, d_v) or None, of one dtype, float32 or
-    float64; heads (n, 3): which matrix of q, of k and v, and of the mask each has; mask (., queries or 1, keys or 1), uint8 (non-zero takes part) or of the dtype (added), or
-    None; softcap 0: none.
+    float64; heads (n, 3): which matrix of q, of k and v, and of the mask each has; mask (., queries
+    or 1, keys or 1), uint8 (non-zero takes part) or of the dtype (added), or None; softcap 0: none.
     """
 
     cdef ic_attention attention

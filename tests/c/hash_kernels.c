@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* hash_kernels ISA: runs every kernel of one instruction set as run_kernels.c does and prints a line
- * `kernel type hash` for each, and for all of a type. Without ISA, prints what there is. Built by
+/* hash_kernels ISA: runs every kernel of one instruction set as run_kernels.c does and prints a
+ * line `kernel type hash` for each, and for all of a type. Without ISA, prints what there is. Built by
  * test_neon.py, for this machine and for an emulated one. */
 #define main compare_instruction_sets
 #include "run_kernels.c"

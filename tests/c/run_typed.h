@@ -115,7 +115,8 @@ static void T(run_backward_of)(const ic_kernels *k, ic_chain *chain) {
         weights[l] = buffer(chain->layers[l].n_in * chain->layers[l].n_out, sizeof(REAL));
         biases[l] = buffer(chain->layers[l].n_out, sizeof(REAL));
     }
-    if (!k->T(chain_backward)(k, chain, 5, &input, moments, gradients, &out, workspace + 1, &cancel))
+    if (!k->T(chain_backward)(k, chain, 5, &input, moments, gradients, &out, workspace + 1,
+                              &cancel))
         fail("cancelled");
     T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
@@ -200,11 +201,13 @@ static void T(run_chain_of)(const ic_kernels *k, size_t n_in, size_t width, size
     T(take_moments)(moments, COUNT(moments));
     if (!k->T(chain)(k, &chain, 5, NULL, NULL, y, workspace + 1, &cancel)) fail("cancelled");
     T(take)(y, batch * n_in);
-    if (!k->T(chain)(k, &chain, 5, &input, moments, NULL, workspace + 1, &cancel)) fail("cancelled");
+    if (!k->T(chain)(k, &chain, 5, &input, moments, NULL, workspace + 1, &cancel))
+        fail("cancelled");
     T(take_moments)(&input, 1);
     T(take_moments)(moments, COUNT(moments));
     cancel = 1;
-    if (k->T(chain)(k, &chain, 5, &input, moments, y, workspace + 1, &cancel)) fail("not cancelled");
+    if (k->T(chain)(k, &chain, 5, &input, moments, y, workspace + 1, &cancel))
+        fail("not cancelled");
     free(workspace);
     T(run_backward_of)(k, &chain);
     T(run_gram_of)(k, &chain);
