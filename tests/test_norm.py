@@ -224,14 +224,49 @@ def test_rows_without_a_length_are_zeros(every_isa, rng, kind, dtype):
         assert np.isfinite(dx[~bad & (np.arange(19) != 7)]).all()
 
 
+def test_equal_values_are_a_layer_norms_zeros(every_isa, dtype):
+    """Their mean is that value, however many rounded values are summed: no noise, no gradient."""
+    values = np.array([[0.1], [1 / 3], [1e-3], [-3.7], [1e30], [1e-30]], dtype)
+    for n in (*range(1, 71), 513):
+        x, dy = np.tile(values, n), np.tile(values, n)[::-1].copy()
+        weights = [np.eye(n, dtype=dtype)]
+        normed, inverse = norm("layer", x)
+        assert not normed.any()
+        assert not inverse.any()
+        for kernels in every_isa:
+            y, _ = chain(kernels, x, weights, [None], ["linear"], None, ["layer"])
+            assert not y.any()
+            dx, *_ = chain_backward(kernels, x, weights, dy, [None], ["linear"], ["layer"])
+            assert not dx.any()
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_squares_stay_in_the_range_of_float64(every_isa, kind):
+    """From the smallest subnormal number to the largest finite one a row has its direction, and
+    where that is a normal number a gradient."""
+    row, dy = np.array([1.0, -2.0, 5.0, 0.0, 3.0]), np.array([[1.0, 2.0, -1.0, 0.5, 3.0]])
+    exponents = [0, -1074, -1021, -565, -512, 511, 512, 531, 1021]
+    x = np.ldexp(row, np.array(exponents)[:, None])
+    normed, _ = norm(kind, x)
+    arguments = [np.eye(5)], np.tile(dy, (len(x), 1)), [None], ["linear"]
+    for kernels in every_isa:
+        y, _ = chain(kernels, x, arguments[0], [None], ["linear"], None, [kind])
+        assert same_bits(y, normed)
+        assert all(same_bits(one, y[0]) for one in y)
+        dx, *_ = chain_backward(kernels, x, *arguments, [kind])
+        for exponent, one in list(zip(exponents, dx, strict=True))[2:-1]:
+            assert same_bits(one, np.ldexp(dx[0], -exponent))
+
+
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 def test_a_norm_knows_no_scale(kernels, rng, kind, dtype):
-    """A power of two times the input, from 2^-100 to 2^100, has the same outputs bit for bit, and
-    its gradient is divided by it."""
+    """A power of two times the input, from 2^-100 to 2^100 (float64: 2^-900 to 2^900), has the same
+    outputs bit for bit, and its gradient is divided by it."""
     x, weights, biases = operands(rng, 9, [40, 30], dtype)
     dy = rng.normal(size=(9, 30)).astype(dtype)
     one = chain_backward(kernels, x, weights, dy, biases, ["relu"], [kind])
-    for factor in (2.0**-100, 2.0**100):
+    power = 100 if dtype == np.float32 else 900
+    for factor in (2.0**-power, 2.0**power):
         scaled = (x * dtype.type(factor), weights, dy, biases, ["relu"], [kind])
         got = chain_backward(kernels, *scaled)
         assert all_same(got[1:], one[1:])

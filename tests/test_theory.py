@@ -316,6 +316,22 @@ def test_a_layer_takes_one_expectation():
         assert max(points) <= 4000
 
 
+@pytest.mark.parametrize("norm", [None, "rms", "layer"])
+@pytest.mark.parametrize("arguments", [
+    {"residual": 1e300}, {"bias": "constant(1e300)"}, {"bias": "normal(std=1e160)"},
+    {"residual": 1e300, "bias": "normal(std=1e160)"}, {"init": "normal(std=1e155)"},
+    {"init": "normal(std=1e155)", "activation": lambda x: x},
+])  # fmt: skip
+def test_what_is_beyond_float64_is_not_finite(arguments, norm):
+    """Squares that overflow are infinite, or NaN where something is then unknown; never an error
+    or a wrong number."""
+    found = predict([4] * 4, backward=True, norm=norm, **arguments)
+    where = found.post if "residual" in arguments else found.pre
+    first = where.second_moment[0]
+    assert first == math.inf
+    assert not np.isfinite(where.second_moment[[0, -1]]).any()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

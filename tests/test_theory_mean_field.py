@@ -333,6 +333,14 @@ def test_arrays_of_correlations():
     assert correlation_map("relu", np.zeros(0), 2, 0, 1).shape == (0,)
 
 
+@pytest.mark.parametrize("sigma_b2", [1e100, 1e300])
+def test_an_edge_of_chaos_far_out(sigma_b2):
+    """E sech⁴(√q z) is 4/3 over √(2πq) for a large q, which is σ_b² to the last bit."""
+    found = critical("tanh", sigma_b2)
+    assert found.q == sigma_b2
+    assert found.sigma_w2 == pytest.approx(0.75 * math.sqrt(2 * math.pi * found.q), rel=1e-12)
+
+
 # --- records and errors ----------------------------------------------------------------------
 
 
@@ -353,6 +361,8 @@ def test_what_a_person_reads():
         (lambda: fixed_point("swish", 1, 0), ValueError, "activation must be one of"),
         (lambda: fixed_point("tanh", -1, 0), ValueError, "sigma_w2 must not be negative, got -1"),
         (lambda: fixed_point("tanh", 1, math.nan), ValueError, "sigma_b2 must be a finite"),
+        (lambda: fixed_point(lambda x: x * math.nan, 1, 0), ValueError, "activation must give num"),
+        (lambda: fixed_point(lambda x: x * math.nan, 0, 1), ValueError, "got .*lambda.* NaN"),
         (lambda: fixed_point("tanh", "1", 0), TypeError, "sigma_w2 must be a finite"),
         (lambda: fixed_point("tanh", 1, 0, kinks=(0,)), ValueError, "tanh knows its own"),
         (lambda: fixed_point(np.tanh, 1, 0, kinks=(math.nan,)), ValueError, "kinks must be"),
@@ -364,6 +374,10 @@ def test_what_a_person_reads():
         (lambda: edge_of_chaos("sigmoid", 0), ValueError, "no edge of chaos"),
         (lambda: edge_of_chaos("relu2", 0), ValueError, "no edge of chaos"),
         (lambda: critical("relu", 0.1), ValueError, "relu has no edge of chaos at sigma_b2 = 0.1"),
+        (lambda: critical("relu", 5e-324), ValueError, "no edge of chaos at sigma_b2 = 5e-324"),
+        (lambda: critical("relu", 1e300), ValueError, "no edge of chaos at sigma_b2 = 1e\\+300"),
+        (lambda: critical(lambda x: 0 * x, 1), ValueError, "no edge of chaos at sigma_b2 = 1"),
+        (lambda: critical(lambda x: x * math.nan, 1), ValueError, "no edge of chaos at sigma_b2"),
         (lambda: critical("relu2", 0), ValueError, "no edge of chaos"),
         (lambda: critical("tanh", -0.1), ValueError, "sigma_b2 must not be negative"),
         (lambda: correlation_map("tanh", 1.1, 1, 0, 1), ValueError, "c must be from -1 to 1"),

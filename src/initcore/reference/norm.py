@@ -5,7 +5,10 @@ With means over the n features of a row, μ = mean x for "layer" and 0 for "rms"
 
     s = √mean (x − μ)²,    x̂ = (x − μ)/s,    dx = (g − mean g − x̂ mean(g x̂))/s
 
-where mean g is left out for "rms". A row with s = 0 has x̂ = 0 and dx = 0.
+where mean g is left out for "rms". A row with s = 0 has x̂ = 0 and dx = 0. All is float64. Float64
+rows are divided by a power of two near their largest |x|, so that squares stay in range, and to
+their means is added the mean of x − μ, so that the mean of equal values is that value; what is
+float32 needs neither.
 """
 
 from typing import Any
@@ -33,6 +36,24 @@ def _sums(rows: Float64, other: Float64 | None = None) -> Float64:
     return total[:, None]
 
 
+def _mean(kind: str, wide: Float64, dtype: np.dtype[Any]) -> Float64:
+    """μ (batch, 1) of rows that were `dtype`."""
+    n = wide.shape[1]
+    if kind != "layer":
+        return np.zeros((len(wide), 1))
+    mean: Float64 = _sums(wide) / n
+    return mean if dtype == np.float32 else mean + _sums(wide - mean) / n
+
+
+def _scales(x: NDArray[Any]) -> Float64:
+    """1 / the power of two, from 2^-1000 to 2^1000, at or next below each row's largest |x|."""
+    if x.dtype == np.float32:
+        return np.ones((len(x), 1))
+    largest = np.clip(np.abs(x).max(axis=1, keepdims=True), 2.0**-1000, 2.0**1000)
+    scales: Float64 = np.ldexp(1.0, 1 - np.frexp(largest)[1])
+    return scales
+
+
 def norm(kind: str | None, x: NDArray[Any]) -> tuple[NDArray[Any], Float64]:
     """x̂ (batch, n) in x's dtype, rounded once from float64, and 1/s (batch, 1), 0 where s is.
 
@@ -42,13 +63,13 @@ def norm(kind: str | None, x: NDArray[Any]) -> tuple[NDArray[Any], Float64]:
         return x, np.ones((len(x), 1))
     n = x.shape[1]
     with np.errstate(all="ignore"):
-        wide = x.astype(np.float64)
-        mean = _sums(wide) / n if kind == "layer" else 0.0
-        centred = wide - mean
+        scale = _scales(x)
+        wide = x.astype(np.float64) * scale
+        centred = wide - _mean(kind, wide, x.dtype)
         square = _sums(centred, centred) / n
         inverse = np.where(square == 0, 0.0, 1 / np.sqrt(square))
         inverse[~np.isfinite(square)] = np.nan
-        return (centred * inverse).astype(x.dtype), inverse
+        return (centred * inverse).astype(x.dtype), inverse * scale
 
 
 def norm_backward(
@@ -61,5 +82,4 @@ def norm_backward(
     with np.errstate(all="ignore"):
         wide, unit = g.astype(np.float64), normed.astype(np.float64)
         along = _sums(wide, unit) / n
-        mean = _sums(wide) / n if kind == "layer" else 0.0
-        return (fma(-along, unit, wide - mean) * inverse).astype(g.dtype)
+        return (fma(-along, unit, wide - _mean(kind, wide, g.dtype)) * inverse).astype(g.dtype)

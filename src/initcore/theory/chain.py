@@ -145,8 +145,9 @@ def predict(
             share = (common - mean * mean) / variance if variance else 1.0
         # Roots first: the variance of the weights may underflow where its product does not.
         root = math.sqrt(layer.n_in * unit) * layer.weight.std
-        q = root * root + layer.bias.std**2
-        q_common = root * root * share + layer.bias.std**2
+        bias_variance = _square(layer.bias.std)
+        q = root * root + bias_variance
+        q_common = root * root * share + bias_variance
         if layer.weight.mean != 0.0 or math.isnan(q):
             mean = energy = variance = common = math.nan
             rows.append((math.nan,) * 8)
@@ -164,10 +165,11 @@ def predict(
             # In the wide limit a branch is independent of the stream it is added to.
             common -= mean * mean
             mean += layer.residual * branch.mean
-            variance += layer.residual**2 * branch.variance
+            squared = _square(layer.residual)
+            variance += squared * branch.variance
             energy = variance + mean * mean
-            common += mean * mean + layer.residual**2 * (overlap - branch.mean**2)
-        offset = layer.bias.mean**2
+            common += mean * mean + squared * (overlap - _square(branch.mean))
+        offset = _square(layer.bias.mean)
         cosine = _ratio(q_common + offset, q + offset)
         rows.append((layer.bias.mean, q + offset, q, cosine))
         rows[-1] += mean, energy, variance, _ratio(common, energy)
@@ -181,6 +183,11 @@ def predict(
         for mean, second, variance, cosine in (columns[:4], columns[4:])
     )
     return Prediction(pre, post, *(_backward(layers, transports, batch) if backward else ()))
+
+
+def _square(x: float) -> float:
+    """x², infinite where it is beyond float64: ``x**2`` raises OverflowError there."""
+    return x * x
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -216,7 +223,7 @@ def _backward(
     at_x = 1.0
     for layer, transport in zip(reversed(layers), reversed(transports), strict=True):
         multiplier = 1.0 if layer.residual is None else layer.residual
-        at_h = at_x * transport.squared_slope * multiplier**2 if multiplier else 0.0
+        at_h = at_x * transport.squared_slope * _square(multiplier) if multiplier else 0.0
         rows.append((at_h, at_x, batch * at_h * transport.input_energy))
         root = math.sqrt(layer.n_out * at_h) * layer.weight.std
         # Where a norm meets a layer of zeros there is no derivative.

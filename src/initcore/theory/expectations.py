@@ -85,7 +85,7 @@ class Nonlinearity:
         if slope is not None:
             s = math.sqrt((1.0 - c) * (1.0 + c))
             half = (s + (math.pi - math.acos(c)) * c) / (2.0 * math.pi)  # that of relu
-            return q * ((1.0 - slope) ** 2 * half + slope * c)
+            return q * ((1.0 - slope) * (1.0 - slope) * half + slope * c)
         name = self.built_in.name if self.built_in else ""
         if name == "erf":
             return 2.0 / math.pi * _arcsine(c, q)
@@ -156,10 +156,10 @@ class Expectations:
         with np.errstate(all="ignore"):
             if phi.derivative is None:
                 sigma = self._sigma
-                if sigma == 0.0:  # a point has no panels to differentiate on
-                    sigma = _ORIGIN_OF_FUNCTIONS
+                if sigma in (0.0, math.inf):  # limits have no panels to differentiate on
+                    sigma = _FAR if sigma else _ORIGIN_OF_FUNCTIONS
                     panels = gaussian_panels(phi.function, sigma, phi.kinks, self._mean)
-                    return np.full((1, 1), panels.mean(panels.slopes(sigma) ** 2))
+                    return np.full_like(self._panels.z, panels.mean(panels.slopes(sigma) ** 2))
                 return panels.slopes(sigma) ** 2
             x = panels.z if self._averages else self._mean + self._sigma * panels.z
             slopes: Array = np.asarray(phi.derivative(x), np.float64)

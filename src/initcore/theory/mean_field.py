@@ -132,13 +132,18 @@ def _known(phi: Nonlinearity, w: float, b: float, q: float) -> float:
 
 def _settled(phi: Nonlinearity, w: float, b: float) -> float:
     """The fixed point from q = 1 up where the map lies above q there, else down."""
+    at_one = phi.at(1.0).moments.second_moment
+    if math.isnan(at_one):
+        raise ValueError(
+            f"activation must give numbers, got {phi}, whose E φ(z)² is NaN for a standard normal z"
+        )
     if w == 0.0:
         return b
 
     def excess(q: float) -> float:
         return w * phi.at(q).moments.second_moment + b - q
 
-    near, f_near = 1.0, excess(1.0)
+    near, f_near = 1.0, w * at_one + b - 1.0
     if abs(f_near) <= _ROUNDING:
         return near
     direction = math.copysign(1.0, f_near)
@@ -217,6 +222,10 @@ def critical(activation: Phi, sigma_b2: float = 0.0, *, kinks: Sequence[float] =
     # q is at least σ_b². From far below 1 where that is 0, up to where nothing changes any more.
     low = b or 2.0**-40
     f_low = excess(low)
+    if f_low == 0.0 and b > 1.0:  # all but σ_b² is lost in rounding
+        edge = _edge(phi, low)
+        if edge.sigma_w2 < math.inf:
+            return Critical(edge.sigma_w2, low)
     while low < 2.0**60 * max(1.0, b):
         high = 2.0 * low
         f_high = excess(high)
