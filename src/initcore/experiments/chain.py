@@ -129,7 +129,12 @@ class ChainExperiment:
         array = check_array(what, init(self.seed, trial, layer, (n_out, n_in)))
         if array.shape != (n_out, n_in):
             raise ValueError(f"{what} has shape {array.shape}: {(n_out, n_in)} is accepted")
-        return contiguous(array, np.dtype(self.dtype))
+        weight = contiguous(array, np.dtype(self.dtype))
+        if not np.isfinite(weight).all():
+            raise ValueError(
+                f"{what} is not finite in {self.dtype}: an array of finite numbers is accepted"
+            )
+        return weight
 
     @property
     def trial_seconds(self) -> float:
@@ -153,10 +158,11 @@ class ChainExperiment:
         """See ``engine.Experiment``."""
         return ChainWorker(self)
 
-    def chain(self, trial: int | None = None) -> _core.Chain:
+    def chain(self, trial: int | None = None, cancel: engine.Cancel | None = None) -> _core.Chain:
         """What the kernels run. By "gram", a weight's stream is that of what is drawn instead.
 
         It is that of all trials, but where weights are drawn whole: those are a trial's, or zeros.
+        Raises Cancelled between two of them once ``cancel[0]`` is set: a function may be slow.
         """
         weight = "gram" if self.method == "gram" else "weight"
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
@@ -183,6 +189,8 @@ class ChainExperiment:
                     return source(f"layers.{layer}.{weight}", init, n_out, n_in)
             if trial is None:
                 return np.broadcast_to(np.zeros((), self.dtype), (n_out, n_in))
+            if cancel is not None and cancel[0]:
+                raise engine.Cancelled
             return self.whole_weight(trial, layer)
 
         return _core.Chain(
@@ -233,18 +241,20 @@ class ChainWorker:
         gradients = np.zeros((n_trials, n_layers, 3, _core.MOMENTS)) if backward else None
         inputs = np.zeros((n_trials, _core.MOMENTS))
         if any(self._experiment.whole):
-            finished = all(
-                not cancel[0]
-                and self._run(
-                    self._experiment.chain(start + i),
-                    start + i,
-                    states[i : i + 1],
-                    None if gradients is None else gradients[i : i + 1],
-                    inputs[i : i + 1],
-                    cancel,
+            try:
+                finished = all(
+                    self._run(
+                        self._experiment.chain(start + i, cancel),
+                        start + i,
+                        states[i : i + 1],
+                        None if gradients is None else gradients[i : i + 1],
+                        inputs[i : i + 1],
+                        cancel,
+                    )
+                    for i in range(n_trials)
                 )
-                for i in range(n_trials)
-            )
+            except engine.Cancelled:
+                return False
         else:
             finished = self._run(self._chain, start, states, gradients, inputs, cancel)
         if finished:
@@ -513,6 +523,7 @@ def _propagate(
         record=record,
         theory=predicted,
         given_weight=experiment.whole_weight if experiment.functions else None,
+        functions=experiment.functions,
     )
 
 

@@ -223,6 +223,8 @@ class Propagation(MonteCarlo):
     given_weight: Callable[[int, int], NDArray[Any]] | None = field(
         default=None, repr=False, compare=False
     )
+    # Those functions, in layer order.
+    functions: tuple[Callable[..., Any], ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -234,11 +236,17 @@ class Propagation(MonteCarlo):
         total = super().__add__(other)
         if total is NotImplemented or not isinstance(other, Propagation):
             return NotImplemented
-        return replace(total, given_weight=self.given_weight or other.given_weight)
+        if self.functions and other.functions and self.functions != other.functions:
+            raise ValueError(
+                f"results with different init cannot be added: {_listed(self.spec['init'])} is the "
+                "name of different functions"
+            )
+        source = self if self.functions else other
+        return replace(total, given_weight=source.given_weight, functions=source.functions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, values = super().__reduce__()
-        return kind, values[:-1]  # a function may not pickle
+        return kind, values[:-2]  # a function may not pickle
 
     @property
     def method(self) -> str:
