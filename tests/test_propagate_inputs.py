@@ -430,7 +430,7 @@ class TestFunctions:
         a = ic.propagate([3, 4], init=half, trials=2)
         b = ic.propagate([3, 4], init=other, trials=range(2, 4))
         for one, another in ((a, b), (b, a)):
-            with pytest.raises(ValueError, match="different init .*<lambda> is the name of diff"):
+            with pytest.raises(ValueError, match=r"different init .*<lambda> is the name of diff"):
                 one + another
         same = a + ic.propagate([3, 4], init=half, trials=range(2, 4))
         assert same_bits(same.weights(3, 0), np.float32(0.5) * kaiming(0, 3, 0, (4, 3)))

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -39,6 +40,7 @@ from initcore.results.layers import (
 from initcore.results.monte_carlo import MonteCarlo, Saved
 from initcore.results.records import (
     Array,
+    check_numbers,
     frozen,
     plain,
 )
@@ -627,6 +629,22 @@ class Propagation(MonteCarlo):
             raise ValueError(f"{len(self.record.histograms)} histograms")
         if len(self.record.cross) != 1 + backward:
             raise ValueError(f"{len(self.record.cross)} sums of products")
+        self.record.check_cross(ChainAccumulator(self.n_layers, backward=backward).pairs)
+        for i, (largest, counted) in enumerate(
+            zip(self.record.maxima, self.record.histograms, strict=True)
+        ):
+            side, layer = divmod(i, self.n_layers)
+            logs = self.record.columns[_column(self.n_layers, side, "log_energy", layer + 1)]
+            if logs.finite != sum(count for _, count in counted.bins):
+                raise ValueError(f"bins {counted.bins} of {logs.finite} logarithms")
+            if math.isnan(largest) and not counted.overflowed:
+                raise ValueError("a maximum of NaN where nothing overflowed")
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> Self:
+        if data["spec"]["x"] is not None:
+            check_numbers(chain.from_iterable(data["spec"]["x"]))
+        return super()._read(data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -703,11 +721,12 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
     """ValueError, or one of DAMAGED, for a specification that ``propagate`` could not have run."""
     widths = spec["widths"]
     for size in (*widths, spec["batch"]):
-        if type(size) is not int or size < 1:
+        if type(size) is not int or not 1 <= size < 2**32:
             raise ValueError(f"size {size!r}")
     if spec["x"] is not None and spec["x"].shape != (spec["batch"], widths[0]):
         raise ValueError(f"x of shape {spec['x'].shape}")
-    if not 0 <= float(spec["correlation"]) <= 1:
+    correlation = spec["correlation"]
+    if type(correlation) not in (int, float) or not 0 <= correlation <= (spec["x"] is None):
         raise ValueError(f"correlation {spec['correlation']!r}")
     if type(spec["backward"]) is not bool:
         raise ValueError(f"backward {spec['backward']!r}")
