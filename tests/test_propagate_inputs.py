@@ -216,11 +216,19 @@ class TestOwnInputs:
     def test_other_inputs_are_another_specification(self):
         x = np.ones((2, 3))
         one = ic.propagate([3, 2], x=x, trials=2)
-        for changed in (2 * x, x[:1], None):
+        for changed, name in ((2 * x, "x"), (x[:1], "batch"), (None, "batch")):
             other = ic.propagate([3, 2], x=changed, trials=range(2, 4))
             assert not other.equals(one)
-            with pytest.raises(ValueError, match="results with different x cannot"):
+            with pytest.raises(ValueError, match=f"results with different {name} cannot"):
                 one + other
+
+    def test_results_of_other_inputs_say_what_differs(self):
+        x = np.ones((40, 40))
+        one = ic.propagate([40, 2], x=x, trials=2)
+        with pytest.raises(ValueError, match=r"^results with different x cannot be added$"):
+            one + ic.propagate([40, 2], x=2 * x, trials=range(2, 4))
+        with pytest.raises(ValueError, match=r"different dtype .* 'float32' and 'float64'"):
+            one + ic.propagate([40, 2], x=x, dtype="float64", trials=range(2, 4))
 
     def test_any_layout_and_kind(self, rng):
         x = rng.integers(-3, 4, size=(5, 6))
@@ -257,7 +265,11 @@ class TestOwnInputs:
             ({"x": [["a", "b", "c"]]}, TypeError, "x has dtype"),
             ({"x": "relu"}, TypeError, "x has dtype"),
             ({"x": np.ones((2, 3), object)}, TypeError, "x has dtype object"),
-            ({"x": np.ones((2, 3)), "batch": 3}, ValueError, "batch must be left out, or 2"),
+            (
+                {"x": np.ones((2, 3)), "batch": 3},
+                ValueError,
+                "left out, or 2, the rows of x; got 3",
+            ),
             ({"x": np.ones((2, 3)), "batch": 2.0}, TypeError, "batch must be a positive integer"),
             ({"x": np.ones((2, 3)), "correlation": 0.1}, ValueError, "correlation must be left"),
         ],

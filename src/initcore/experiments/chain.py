@@ -218,6 +218,12 @@ class ChainExperiment:
         )
 
 
+def _too_large(experiment: ChainExperiment, n_bytes: int) -> MemoryError:
+    return MemoryError(
+        f"widths up to {max(experiment.widths)} and batch {experiment.batch} need {n_bytes} bytes"
+    )
+
+
 class ChainWorker:
     """See ``engine.Worker``."""
 
@@ -231,7 +237,11 @@ class ChainWorker:
             size = self._kernels.gram_workspace(self._chain)
         else:
             size = self._kernels.chain_workspace(self._chain)
-        self._workspaces = [np.empty(size, np.uint8) for _ in range(experiment.trial_threads)]
+        threads = range(experiment.trial_threads)
+        try:
+            self._workspaces = [np.empty(size, np.uint8) for _ in threads]
+        except (MemoryError, ValueError):  # a ValueError from 2^63 on
+            raise _too_large(experiment, size * len(threads)) from None
         self._sums = ChainAccumulator(self._n_layers, backward=experiment.backward)
 
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
@@ -666,11 +676,14 @@ def _check_sendable(experiment: ChainExperiment, error: Exception) -> None:
 
 @contextmanager
 def _named(argument: str) -> Iterator[None]:
-    """Errors of what is checked in here say of which argument."""
+    """Errors of what is checked in here say of which argument, once."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise type(error)(f"{argument}: {error}") from error
+        name, words = argument.partition("[")[0], str(error)
+        rest = words.removeprefix(f"{name} must ")
+        text = f"{argument}: {words}" if rest == words else f"{argument} must {rest}"
+        raise type(error)(text) from error
 
 
 def _parsed(argument: str, value: Any, parse: Callable[[Any], T]) -> T:
@@ -691,7 +704,7 @@ def _inputs(x: Any, n_in: int, batch: Any, dtype: str) -> tuple[NDArray[Any] | N
         raise ValueError(f"x must be an array (batch, {n_in}) of one row or more; got shape "
                          f"{array.shape}")  # fmt: skip
     if batch is not None and positive("batch", batch) != len(array):
-        accepted = f"left out, or {len(array)} as x has rows,"
+        accepted = f"left out, or {len(array)}, the rows of x"
         raise refused("batch", batch, accepted, is_value=True)
     return frozen(contiguous(array, np.dtype(dtype)), dtype), len(array)
 
@@ -738,6 +751,8 @@ def _experiment(
         activations = (*activations[:-1], _parsed("last", last, lambda one: str(activation(one))))
     dtype = _dtype(dtype)
     inputs, batch = _inputs(x, sizes[0], batch, dtype)
+    if isinstance(residual, np.ndarray) and residual.ndim == 1:
+        residual = residual.tolist()
     experiment = ChainExperiment(
         sizes,
         activations,
@@ -761,8 +776,6 @@ def _experiment(
         features += (experiment.batch + 16) * (n_layers + 9)
     panels = 8 * (experiment.batch + 16) * (features + 34 * len(sizes))
     if panels >= 2**60:
-        raise MemoryError(
-            f"widths up to {max(sizes)} and batch {experiment.batch} need {panels} bytes"
-        )
+        raise _too_large(experiment, panels)
     experiment.chain()  # a law that a shape does not admit is refused here
     return experiment

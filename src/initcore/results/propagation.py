@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,7 +51,7 @@ from initcore.results.text import (
     text_table,
     wrapped,
 )
-from initcore.specifications import finite_number
+from initcore.specifications import finite_number, integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -337,7 +336,7 @@ class Propagation(MonteCarlo):
                 "weights exist for method='dense' alone: method='gram' draws pre-activations from "
                 "their law given the layer's inputs, and never a weight"
             )
-        trial, layer = self._held(trial), operator.index(layer)
+        trial, layer = self._held(trial), integer("layer", layer)
         if not 0 <= layer < self.n_layers:
             raise ValueError(f"layer must be from 0 to {self.n_layers - 1}; got {layer}")
         n_in, n_out = self.spec["widths"][layer : layer + 2]
