@@ -243,7 +243,7 @@ class ExactRecord(Record):
             a, b = (self.columns[column] for column in pair)
             least = a.finite - b.nonfinite  # as many as are finite at least, and at most
             possible = least <= both <= min(a.finite, b.finite)
-            # Cauchy and Schwarz's inequality, and that about the means where all are of the same trials
+            # Cauchy and Schwarz's inequality, and that about the means if all have the same trials
             possible &= products**2 <= a.total_sq * b.total_sq
             if both == a.finite == b.finite:
                 deviations = both * products - a.total * b.total
