@@ -612,6 +612,15 @@ class TestResults:
         with pytest.raises(ValueError, match="layer must be from 0 to 1; got -1"):
             result.weights(2, -1)
 
+    @pytest.mark.parametrize("index", [None, 0.0, True, "0", np.array([0])])
+    def test_indices_of_weights_are_integers(self, index):
+        result = ic.propagate([7, 5, 3], trials=1)
+        with pytest.raises(TypeError, match="trial must be an integer"):
+            result.weights(index, 0)
+        with pytest.raises(TypeError, match="layer must be an integer"):
+            result.weights(0, index)
+        assert result.weights(np.uint8(0), np.int64(1)).shape == (3, 5)
+
     def test_comparison_has_common_random_numbers(self):
         comparison = ic.compare_inits(
             ["kaiming_normal", ic.kaiming_normal().scaled(2), ["ones", "zeros"]], [16] * 3, trials=5
@@ -665,7 +674,7 @@ class TestArguments:
             ({"seed": None}, TypeError, "seed"),
             ({"dtype": "float16"}, TypeError, "dtype must be float32 or float64; got 'float16'"),
             ({"dtype": None}, TypeError, "dtype"),
-            ({"activation": "rleu"}, ValueError, "activation: .*rleu"),
+            ({"activation": "rleu"}, ValueError, "^activation must be one of .*rleu"),
             ({"activation": 3}, TypeError, "activation"),
             ({"activation": ["relu"]}, ValueError, "activation must be one, or a list of 2"),
             ({"last": "rleu"}, ValueError, "last: .*rleu"),
@@ -685,13 +694,15 @@ class TestArguments:
             ({"bias": np.zeros(3)}, TypeError, "bias: .*got array"),
             ({"bias": "zero"}, ValueError, "bias: .*zero"),
             ({"bias": [None]}, ValueError, "bias must be one, or a list of 2"),
-            ({"norm": "batch"}, ValueError, "norm must be None or one of rms, layer, got 'batch'"),
+            ({"norm": "batch"}, ValueError, "^norm must be None or one of rms, layer, got 'batch'"),
             ({"norm": 1}, TypeError, "norm must be None or one of rms, layer, got 1"),
             ({"norm": ["rms"]}, ValueError, "norm must be one, or a list of 2"),
             ({"residual": "1/L"}, ValueError, r"residual must be .*'1/sqrt\(L\)', got '1/L'"),
-            ({"residual": math.nan}, ValueError, "residual must be a finite real number, got nan"),
+            ({"residual": math.nan}, ValueError, "^residual must be a finite real number, got nan"),
             ({"residual": 1j}, TypeError, "residual must be a finite real number"),
-            ({"residual": [1.0, "x"]}, ValueError, r"residual\[1\]: .*'x'"),
+            ({"residual": [1.0, "x"]}, ValueError, r"^residual\[1\] must be None.*'x'"),
+            ({"residual": np.ones(3)}, ValueError, "residual must be one, or a list of 2"),
+            ({"norm": ["rms", "l2"]}, ValueError, r"^norm\[1\] must be None or one of"),
             ({"residual": [1.0] * 3}, ValueError, "residual must be one, or a list of 2"),
             ({"widths": [3, 3, 4], "residual": 1}, ValueError, "residual: layer 1 .* 3 and 4"),
             ({"threads": 0}, ValueError, "threads"),
@@ -721,6 +732,18 @@ class TestArguments:
         )
         assert given.equals(plain)
         assert given.to_dict() == plain.to_dict()
+
+    def test_residuals_of_numpy(self):
+        chain = {"widths": [3, 3, 3], "trials": 2}
+        for given, plain in (
+            (np.array([0.5, 1]), [0.5, 1.0]),
+            (np.True_, True),
+            (np.False_, None),
+            (np.array([True, False]), [True, None]),
+            (np.float32(0.5), 0.5),
+        ):
+            same = ic.propagate(**chain, residual=given)
+            assert same.equals(ic.propagate(**chain, residual=plain))
 
 
 class TestCalibration:
@@ -923,6 +946,14 @@ class TestSizes:
     def test_too_large(self, widths, keywords):
         with pytest.raises((ValueError, MemoryError), match=r"widths|batch|trials"):
             ic.propagate(widths, **{"trials": 1, **keywords})
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_no_memory_holds_is_said_in_bytes(backward):
+    with pytest.raises(
+        MemoryError, match=rf"widths up to {2**30} and batch {2**20} need \d+ bytes"
+    ):
+        ic.propagate([2**30, 1], batch=2**20, trials=2, backward=backward)
 
 
 def test_an_overflow_of_the_second_moment_alone_is_told_apart():

@@ -13,6 +13,7 @@ import pytest
 import initcore as ic
 from chains import drawn_by_hand
 from initcore import _core
+from initcore.experiments.chain import _experiment
 from initcore.reference.sampling import NORMAL, stream_id
 from kernel_calls import INFINITE, layer_codes, moments, run_chain, run_gram, same_bits
 
@@ -222,11 +223,19 @@ class TestOwnInputs:
     def test_other_inputs_are_another_specification(self):
         x = np.ones((2, 3))
         one = ic.propagate([3, 2], x=x, trials=2)
-        for changed in (2 * x, x[:1], None):
+        for changed, name in ((2 * x, "x"), (x[:1], "batch"), (None, "batch")):
             other = ic.propagate([3, 2], x=changed, trials=range(2, 4))
             assert not other.equals(one)
-            with pytest.raises(ValueError, match="results with different x cannot"):
+            with pytest.raises(ValueError, match=f"results with different {name} cannot"):
                 one + other
+
+    def test_results_of_other_inputs_say_what_differs(self):
+        x = np.ones((40, 40))
+        one = ic.propagate([40, 2], x=x, trials=2)
+        with pytest.raises(ValueError, match=r"^results with different x cannot be added$"):
+            one + ic.propagate([40, 2], x=2 * x, trials=range(2, 4))
+        with pytest.raises(ValueError, match=r"different dtype .* 'float32' and 'float64'"):
+            one + ic.propagate([40, 2], x=x, dtype="float64", trials=range(2, 4))
 
     def test_any_layout_and_kind(self, rng):
         x = rng.integers(-3, 4, size=(5, 6))
@@ -263,7 +272,11 @@ class TestOwnInputs:
             ({"x": [["a", "b", "c"]]}, TypeError, "x has dtype"),
             ({"x": "relu"}, TypeError, "x has dtype"),
             ({"x": np.ones((2, 3), object)}, TypeError, "x has dtype object"),
-            ({"x": np.ones((2, 3)), "batch": 3}, ValueError, "batch must be left out, or 2"),
+            (
+                {"x": np.ones((2, 3)), "batch": 3},
+                ValueError,
+                "left out, or 2, the rows of x; got 3",
+            ),
             ({"x": np.ones((2, 3)), "batch": 2.0}, TypeError, "batch must be a positive integer"),
             ({"x": np.ones((2, 3)), "correlation": 0.1}, ValueError, "correlation must be left"),
         ],
@@ -421,11 +434,50 @@ class TestFunctions:
             (np.ones((4, 3)) * 1j, TypeError, "has dtype complex128"),
             (np.ma.ones((4, 3)), TypeError, "is a masked array"),
             ([[1, 2], [3]], ValueError, "is no rectangular array"),
+            (np.full((4, 3), np.nan), ValueError, "init gave for layer 0 in trial . is not finite"),
+            ([[0, 0, np.inf]] * 4, ValueError, "is not finite in float32"),
+            (np.full((4, 3), -1e39), ValueError, "is not finite in float32"),
         ],
     )
     def test_what_it_gives_is_checked(self, value, error, words, threads):
         with pytest.raises(error, match=words):
             ic.propagate([3, 4], init=lambda *_: value, trials=4, threads=threads)
+
+    def test_other_functions_of_one_name_are_not_merged(self):
+        """The weights of a sum are those of one function."""
+        half, other = (lambda *call, by=by: by * kaiming(*call) for by in (0.5, 2.0))
+        a = ic.propagate([3, 4], init=half, trials=2)
+        b = ic.propagate([3, 4], init=other, trials=range(2, 4))
+        for one, another in ((a, b), (b, a)):
+            with pytest.raises(ValueError, match=r"different init .*<lambda> is the name of diff"):
+                one + another
+        same = a + ic.propagate([3, 4], init=half, trials=range(2, 4))
+        assert same_bits(same.weights(3, 0), np.float32(0.5) * kaiming(0, 3, 0, (4, 3)))
+        loaded = ic.Propagation.from_dict(a.to_dict())
+        for total in (loaded + b, b + loaded):
+            with pytest.raises(ValueError, match="different init"):
+                total + ic.propagate([3, 4], init=half, trials=range(4, 6))
+        methods = Scaled(0.5)
+        parts = [
+            ic.propagate([3, 4], init=methods.__call__, trials=t) for t in (2, range(2, 4))
+        ]  # a bound method is another object each time, and equal
+        assert sum(parts[1:], parts[0]).n_trials == 4
+
+    def test_it_is_not_called_again_once_a_trial_is_cancelled(self):
+        """Ctrl-C waits for one call of a function, not for those of a trial."""
+        cancel, calls = np.zeros(1, np.int32), []
+
+        def stopping(seed, trial, layer, shape):
+            calls.append(layer)
+            cancel[0] = layer == 1
+            return np.ones(shape)
+
+        experiment = _experiment(
+            [3] * 9, "relu", stopping, None, None, None, None, None, None, 0.0, 0, "float32",
+            False, "dense",
+        )  # fmt: skip
+        assert not experiment.worker().run(0, 4, cancel)
+        assert calls == [0, 1]
 
     def test_its_own_errors_come_through(self):
         def faulty(seed, trial, layer, shape):

@@ -559,6 +559,23 @@ class TestDamagedFiles:
             lambda d: d["record"]["histograms"][0].__setitem__(2, [[4, 2], [3, 2]]),
             lambda d: d["record"]["histograms"][0].__setitem__(2, [[0.5, 4]]),
             lambda d: d["record"].update(cross=[1, "0x1p999999999999"]),
+            lambda d: d["spec"].update(widths=[2**32, 4, 4]),
+            lambda d: d["spec"].update(batch=2**32),
+            lambda d: d["spec"].update(correlation=True),
+            lambda d: d["spec"].update(correlation="0.5"),
+            lambda d: d["record"]["maxima"].__setitem__(0, None),
+            lambda d: d["record"]["maxima"].__setitem__(1, "NaN"),
+            lambda d: d["record"]["maxima"].__setitem__(1, -1.0),
+            lambda d: d["record"]["maxima"].__setitem__(2, True),
+            lambda d: d["record"]["maxima"].__setitem__(3, "1.5"),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[10**6, 4]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[-(10**400), 4]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(2, [[3, 5]]),
+            lambda d: d["record"]["histograms"].__setitem__(0, [1, 0, [[3, 3]]]),
+            lambda d: d["record"]["cross"].__setitem__(0, [4, "0x0p0"]),
+            lambda d: d["record"]["cross"].__setitem__(0, [4, "0x1p0"]),
+            lambda d: d["record"]["cross"].__setitem__(0, [4, "0x1p99"]),
+            lambda d: d["record"]["cross"].__setitem__(0, [0, "0x0p0"]),
             lambda d: d.pop("theory"),
         ],
     )
@@ -568,6 +585,30 @@ class TestDamagedFiles:
         change(data)
         with pytest.raises(ValueError, match="damaged"):
             Propagation.from_dict(data)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"x": [[None, 1.0]]},
+            {"x": [[True, 1.0]]},
+            {"x": [["1", 1.0]]},
+            {"x": [["NaN", 1.0]]},
+            {"x": [[1.0, 1.0]] * 2},
+            {"batch": 2},
+            {"correlation": 0.5},
+        ],
+    )
+    def test_of_given_inputs(self, change):
+        data = ic.propagate([2, 3], x=[[0.5, 1.0]], trials=2).to_dict()
+        assert Propagation.from_dict(data).to_dict() == data
+        with pytest.raises(ValueError, match="damaged"):
+            Propagation.from_dict({**data, "spec": {**data["spec"], **change}})
+
+    @pytest.mark.parametrize("init", ["kaiming_normal", "zeros", "normal(1e19)", "normal(1e30)"])
+    def test_what_overflows_or_vanishes_is_whole(self, init):
+        for backward in (False, True):
+            result = ic.propagate([4] * 7, init=init, trials=5, backward=backward)
+            assert Propagation.from_dict(result.to_dict()).equals(result)
 
     @pytest.mark.parametrize("results", [None, [], 5, [{}], [[]]])
     def test_a_comparison_too(self, results):

@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from initcore.specifications import finite_number
 
 # The norms of a row, without gain, bias and epsilon, and their numbers in csrc/initcore.h.
@@ -26,10 +28,10 @@ def multiplier(value: object, n_layers: int) -> float | None:
 
     None and False are no residual branch, True is m = 1, "1/sqrt(L)" that of the depth.
     """
-    if value is None or value is False:
+    if value is None:
         return None
-    if value is True:
-        return 1.0
+    if isinstance(value, bool | np.bool_):
+        return 1.0 if value else None
     if isinstance(value, str):
         if value.replace(" ", "") == BY_DEPTH:
             return 1.0 / math.sqrt(n_layers)

@@ -131,7 +131,12 @@ class ChainExperiment:
         array = check_array(what, init(self.seed, trial, layer, (n_out, n_in)))
         if array.shape != (n_out, n_in):
             raise ValueError(f"{what} has shape {array.shape}: {(n_out, n_in)} is accepted")
-        return contiguous(array, np.dtype(self.dtype))
+        weight = contiguous(array, np.dtype(self.dtype))
+        if not np.isfinite(weight).all():
+            raise ValueError(
+                f"{what} is not finite in {self.dtype}: an array of finite numbers is accepted"
+            )
+        return weight
 
     @property
     def trial_seconds(self) -> float:
@@ -155,10 +160,11 @@ class ChainExperiment:
         """See ``engine.Experiment``."""
         return ChainWorker(self)
 
-    def chain(self, trial: int | None = None) -> _core.Chain:
+    def chain(self, trial: int | None = None, cancel: engine.Cancel | None = None) -> _core.Chain:
         """What the kernels run. By "gram", a weight's stream is that of what is drawn instead.
 
         It is that of all trials, but where weights are drawn whole: those are a trial's, or zeros.
+        Raises Cancelled between two of them once ``cancel[0]`` is set: a function may be slow.
         """
         weight = "gram" if self.method == "gram" else "weight"
         pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
@@ -185,6 +191,8 @@ class ChainExperiment:
                     return source(f"layers.{layer}.{weight}", init, n_out, n_in)
             if trial is None:
                 return np.broadcast_to(np.zeros((), self.dtype), (n_out, n_in))
+            if cancel is not None and cancel[0]:
+                raise engine.Cancelled
             return self.whole_weight(trial, layer)
 
         return _core.Chain(
@@ -212,6 +220,12 @@ class ChainExperiment:
         )
 
 
+def _too_large(experiment: ChainExperiment, n_bytes: int) -> MemoryError:
+    return MemoryError(
+        f"widths up to {max(experiment.widths)} and batch {experiment.batch} need {n_bytes} bytes"
+    )
+
+
 class ChainWorker:
     """See ``engine.Worker``."""
 
@@ -225,7 +239,11 @@ class ChainWorker:
             size = self._kernels.gram_workspace(self._chain)
         else:
             size = self._kernels.chain_workspace(self._chain)
-        self._workspaces = [np.empty(size, np.uint8) for _ in range(experiment.trial_threads)]
+        threads = range(experiment.trial_threads)
+        try:
+            self._workspaces = [np.empty(size, np.uint8) for _ in threads]
+        except (MemoryError, ValueError):  # a ValueError from 2^63 on
+            raise _too_large(experiment, size * len(threads)) from None
         self._sums = ChainAccumulator(
             self._n_layers, backward=experiment.backward, stream=has_stream(experiment.spec)
         )
@@ -237,18 +255,20 @@ class ChainWorker:
         gradients = np.zeros((n_trials, n_layers, 3, _core.MOMENTS)) if backward else None
         inputs = np.zeros((n_trials, _core.MOMENTS))
         if any(self._experiment.whole):
-            finished = all(
-                not cancel[0]
-                and self._run(
-                    self._experiment.chain(start + i),
-                    start + i,
-                    states[i : i + 1],
-                    None if gradients is None else gradients[i : i + 1],
-                    inputs[i : i + 1],
-                    cancel,
+            try:
+                finished = all(
+                    self._run(
+                        self._experiment.chain(start + i, cancel),
+                        start + i,
+                        states[i : i + 1],
+                        None if gradients is None else gradients[i : i + 1],
+                        inputs[i : i + 1],
+                        cancel,
+                    )
+                    for i in range(n_trials)
                 )
-                for i in range(n_trials)
-            )
+            except engine.Cancelled:
+                return False
         else:
             finished = self._run(self._chain, start, states, gradients, inputs, cancel)
         if finished:
@@ -519,6 +539,7 @@ def _propagate(
         record=record,
         theory=predicted,
         given_weight=experiment.whole_weight if experiment.functions else None,
+        functions=experiment.functions,
     )
 
 
@@ -677,11 +698,14 @@ def _check_sendable(experiment: ChainExperiment, error: Exception) -> None:
 
 @contextmanager
 def _named(argument: str) -> Iterator[None]:
-    """Errors of what is checked in here say of which argument."""
+    """Errors of what is checked in here say of which argument, once."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise type(error)(f"{argument}: {error}") from error
+        name, words = argument.partition("[")[0], str(error)
+        rest = words.removeprefix(f"{name} must ")
+        text = f"{argument}: {words}" if rest == words else f"{argument} must {rest}"
+        raise type(error)(text) from error
 
 
 def _parsed(argument: str, value: Any, parse: Callable[[Any], T]) -> T:
@@ -702,7 +726,7 @@ def _inputs(x: Any, n_in: int, batch: Any, dtype: str) -> tuple[NDArray[Any] | N
         raise ValueError(f"x must be an array (batch, {n_in}) of one row or more; got shape "
                          f"{array.shape}")  # fmt: skip
     if batch is not None and positive("batch", batch) != len(array):
-        accepted = f"left out, or {len(array)} as x has rows,"
+        accepted = f"left out, or {len(array)}, the rows of x"
         raise refused("batch", batch, accepted, is_value=True)
     inputs = frozen(contiguous(array, np.dtype(dtype)), dtype)
     bad = np.argwhere(~np.isfinite(inputs))
@@ -755,6 +779,8 @@ def _experiment(
         activations = (*activations[:-1], _parsed("last", last, lambda one: str(activation(one))))
     dtype = _dtype(dtype)
     inputs, batch = _inputs(x, sizes[0], batch, dtype)
+    if isinstance(residual, np.ndarray) and residual.ndim == 1:
+        residual = residual.tolist()
     experiment = ChainExperiment(
         sizes,
         activations,
@@ -778,8 +804,6 @@ def _experiment(
         features += (experiment.batch + 16) * (n_layers + 9)
     panels = 8 * (experiment.batch + 16) * (features + 34 * len(sizes))
     if panels >= 2**60:
-        raise MemoryError(
-            f"widths up to {max(sizes)} and batch {experiment.batch} need {panels} bytes"
-        )
+        raise _too_large(experiment, panels)
     experiment.chain()  # a law that a shape does not admit is refused here
     return experiment

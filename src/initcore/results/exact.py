@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from initcore import _core
-from initcore.results.records import Array, Record, frozen, plain
+from initcore.results.records import Array, Record, check_numbers, frozen, plain
 
 
 class ExactSum(NamedTuple):
@@ -88,6 +88,8 @@ class LogHistogram(NamedTuple):
 
 
 _BINS_PER_UNIT = 32
+# The ratio of two doubles is at most 2^1024 / 2^-1074.
+_LAST_BIN = math.floor(2098 * math.log(2) * _BINS_PER_UNIT)
 
 
 def portable_log(x: Array) -> Array:
@@ -227,7 +229,28 @@ class ExactRecord(Record):
                 raise ValueError(f"counts {counts} of bins {places}")
             if places != sorted(set(places)) or 0 in counts[2:]:
                 raise ValueError(f"bins {bins}")
-        return cls(columns, frozen(data["maxima"]), cross, histograms)
+            if places and not -_LAST_BIN - 1 <= places[0] <= places[-1] <= _LAST_BIN:
+                raise ValueError(f"bins {bins} of no logarithms")
+        check_numbers(data["maxima"], "NaN", "Infinity")
+        maxima = frozen(data["maxima"])
+        if (maxima < 0).any():
+            raise ValueError(f"maxima {maxima}")
+        return cls(columns, maxima, cross, histograms)
+
+    def check_cross(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """ValueError for sums of products that the sums of these pairs of columns rule out."""
+        for pair, (both, products) in zip(pairs, self.cross, strict=True):
+            a, b = (self.columns[column] for column in pair)
+            least = a.finite - b.nonfinite  # as many as are finite at least, and at most
+            possible = least <= both <= min(a.finite, b.finite)
+            # Cauchy and Schwarz's inequality, and that about the means if all have the same trials
+            possible &= products**2 <= a.total_sq * b.total_sq
+            if both == a.finite == b.finite:
+                deviations = both * products - a.total * b.total
+                squares = [both * one.total_sq - one.total**2 for one in (a, b)]
+                possible &= deviations**2 <= squares[0] * squares[1]
+            if not possible:
+                raise ValueError(f"a sum of {both} products that the sums of squares rule out")
 
     @property
     def n_trials(self) -> int:
@@ -251,7 +274,7 @@ class Accumulator:
         """``pairs`` are those of columns whose products are summed."""
         self._sums = np.zeros((n_columns, _core.EXACT_WORDS), np.int64)
         self._maxima = np.full(n_maxima, np.nan)
-        self._pairs = pairs
+        self.pairs = pairs
         self._cross = [(0, 0)] * len(pairs)
         # Where a logarithm fell: the number of its bin, −∞ of 0, ∞ of what is not finite.
         self._counts: list[Counter[float]] = [Counter() for _ in range(n_histograms)]
@@ -266,7 +289,7 @@ class Accumulator:
         """Add trials: float64 (trials, columns) to average, (trials, maxima) to maximise."""
         _core.default().exact_add(self._sums, np.ascontiguousarray(table))
         self._maxima = np.fmax(self._maxima, np.fmax.reduce(maxima, initial=np.nan))
-        for i, pair in enumerate(self._pairs):
+        for i, pair in enumerate(self.pairs):
             x, y = (table[:, column] for column in pair)
             both = np.isfinite(x) & np.isfinite(y)
             count, products = self._cross[i]

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from initcore.results.exact import ExactRecord
 from initcore.results.records import (
@@ -20,6 +21,7 @@ from initcore.results.records import (
     same_bits,
     save,
 )
+from initcore.specifications import integer
 from initcore.streams import check_seed
 
 
@@ -88,18 +90,20 @@ class MonteCarlo(Saved):
         if not isinstance(other, type(self)):
             return NotImplemented
         mine, others = ({**r.spec, "seed": r.seed} for r in (self, other))
-        for name in mine | others:
-            if not same_bits(mine.get(name), others.get(name)):
-                raise ValueError(
-                    f"results with different {name} cannot be added: "
-                    f"{mine.get(name)!r} and {others.get(name)!r}"
-                )
+        pairs = {name: (mine.get(name), others.get(name)) for name in mine | others}
+        differing = [name for name, pair in pairs.items() if not same_bits(*pair)]
+        if differing:
+            # An array is another one with another dtype or length, and would be a page: named last.
+            arrays = {n for n in differing if any(isinstance(v, np.ndarray) for v in pairs[n])}
+            name = min(differing, key=arrays.__contains__)
+            values = "" if name in arrays else ": {!r} and {!r}".format(*pairs[name])
+            raise ValueError(f"results with different {name} cannot be added{values}")
         trials = merge_trials(self.trials, other.trials)
         return type(self)(self.spec, self.seed, trials, self.record + other.record, self.theory)
 
     def _held(self, trial: int) -> int:
         """The number of a trial that this result holds; ValueError for another."""
-        trial = operator.index(trial)
+        trial = integer("trial", trial)
         if not any(trial in held for held in self.trials):
             raise ValueError(f"trial must be one of {trials_text(self.trials)}; got {trial}")
         return trial

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -39,6 +39,7 @@ from initcore.results.layers import (
 from initcore.results.monte_carlo import MonteCarlo, Saved, trials_text
 from initcore.results.records import (
     Array,
+    check_numbers,
     frozen,
     plain,
 )
@@ -50,7 +51,7 @@ from initcore.results.text import (
     text_table,
     wrapped,
 )
-from initcore.specifications import finite_number
+from initcore.specifications import finite_number, integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -252,6 +253,8 @@ class Propagation(MonteCarlo):
     given_weight: Callable[[int, int], NDArray[Any]] | None = field(
         default=None, repr=False, compare=False
     )
+    # Those functions, in layer order.
+    functions: tuple[Callable[..., Any], ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,11 +266,17 @@ class Propagation(MonteCarlo):
         total = super().__add__(other)
         if total is NotImplemented or not isinstance(other, Propagation):
             return NotImplemented
-        return replace(total, given_weight=self.given_weight or other.given_weight)
+        if self.functions and other.functions and self.functions != other.functions:
+            raise ValueError(
+                f"results with different init cannot be added: {_listed(self.spec['init'])} is the "
+                "name of different functions"
+            )
+        source = self if self.functions else other
+        return replace(total, given_weight=source.given_weight, functions=source.functions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, values = super().__reduce__()
-        return kind, values[:-1]  # a function may not pickle
+        return kind, values[:-2]  # a function may not pickle
 
     @property
     def method(self) -> str:
@@ -356,7 +365,7 @@ class Propagation(MonteCarlo):
                 "weights exist for method='dense' alone: method='gram' draws pre-activations from "
                 "their law given the layer's inputs, and never a weight"
             )
-        trial, layer = self._held(trial), operator.index(layer)
+        trial, layer = self._held(trial), integer("layer", layer)
         if not 0 <= layer < self.n_layers:
             raise ValueError(f"layer must be from 0 to {self.n_layers - 1}; got {layer}")
         n_in, n_out = self.spec["widths"][layer : layer + 2]
@@ -658,6 +667,23 @@ class Propagation(MonteCarlo):
             raise ValueError(f"{len(self.record.histograms)} histograms")
         if len(self.record.cross) != 1 + backward:
             raise ValueError(f"{len(self.record.cross)} sums of products")
+        sums = ChainAccumulator(self.n_layers, backward=backward, stream=has_stream(self.spec))
+        self.record.check_cross(sums.pairs)
+        for i, (largest, counted) in enumerate(
+            zip(self.record.maxima, self.record.histograms, strict=True)
+        ):
+            side, layer = divmod(i, self.n_layers)
+            logs = self.record.columns[_column(self.n_layers, side, "log_energy", layer + 1)]
+            if logs.finite != sum(count for _, count in counted.bins):
+                raise ValueError(f"bins {counted.bins} of {logs.finite} logarithms")
+            if math.isnan(largest) and not counted.overflowed:
+                raise ValueError("a maximum of NaN where nothing overflowed")
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> Self:
+        if data["spec"]["x"] is not None:
+            check_numbers(chain.from_iterable(data["spec"]["x"]))
+        return super()._read(data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -739,11 +765,12 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
     """ValueError, or one of DAMAGED, for a specification that ``propagate`` could not have run."""
     widths = spec["widths"]
     for size in (*widths, spec["batch"]):
-        if type(size) is not int or size < 1:
+        if type(size) is not int or not 1 <= size < 2**32:
             raise ValueError(f"size {size!r}")
     if spec["x"] is not None and spec["x"].shape != (spec["batch"], widths[0]):
         raise ValueError(f"x of shape {spec['x'].shape}")
-    if not 0 <= float(spec["correlation"]) <= 1:
+    correlation = spec["correlation"]
+    if type(correlation) not in (int, float) or not 0 <= correlation <= (spec["x"] is None):
         raise ValueError(f"correlation {spec['correlation']!r}")
     if type(spec["backward"]) is not bool:
         raise ValueError(f"backward {spec['backward']!r}")

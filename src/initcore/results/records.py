@@ -8,7 +8,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -65,6 +65,18 @@ def plain(value: object) -> Any:
     if isinstance(value, MappingProxyType):
         return {key: plain(item) for key, item in value.items()}
     return value
+
+
+def check_numbers(values: Iterable[object], *strings: str) -> None:
+    """ValueError for values of JSON that are neither finite numbers nor one of these strings.
+
+    An array would take null for NaN, true for 1 and "1" for 1.
+    """
+    for value in values:
+        if value in strings:
+            continue
+        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+            raise ValueError(f"{value!r} is no number")
 
 
 @dataclass(frozen=True, eq=False)
