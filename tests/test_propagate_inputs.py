@@ -13,7 +13,7 @@ import pytest
 import initcore as ic
 from chains import drawn_by_hand
 from initcore import _core
-from initcore.experiments.chain import _experiment
+from initcore.experiments.chain_arguments import chain_experiment
 from initcore.reference.sampling import NORMAL, stream_id
 from kernel_calls import INFINITE, layer_codes, moments, run_chain, run_gram, same_bits
 
@@ -472,7 +472,7 @@ class TestFunctions:
             cancel[0] = layer == 1
             return np.ones(shape)
 
-        experiment = _experiment(
+        experiment = chain_experiment(
             [3] * 9, "relu", stopping, None, None, None, None, None, None, 0.0, 0, "float32",
             False, "dense",
         )  # fmt: skip

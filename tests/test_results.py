@@ -19,9 +19,10 @@ import initcore as ic
 from initcore._core import MOMENTS
 from initcore.reference.exact_sum import exact_sums
 from initcore.results import exact, text
+from initcore.results.chain_record import ChainAccumulator
 from initcore.results.exact import Accumulator
 from initcore.results.layers import FIELDS, ChainLayers, LayerStats
-from initcore.results.propagation import ChainAccumulator, Comparison, Propagation
+from initcore.results.propagation import Comparison, Propagation
 from initcore.results.softmax_rows import SoftmaxRows
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from initcore.results.attention import AttentionPropagation
+from initcore.results.chain_record import has_stream
 from initcore.results.layers import QUANTILES, LayerStats, visible_shares
-from initcore.results.propagation import Propagation, has_stream
+from initcore.results.propagation import Propagation
 from initcore.results.text import plus_minus
 
 try:

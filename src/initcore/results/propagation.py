@@ -20,14 +20,21 @@ from initcore.activations import Activation, activation
 from initcore.gains import gain
 from initcore.initializers import initializer
 from initcore.quadrature import gaussian_mean
-from initcore.results.exact import (
-    Accumulator,
-    ExactRecord,
-    ExactSum,
-    nth_root,
-    portable_log,
-    square_root,
+from initcore.results.chain_record import (
+    GRAD_POST,
+    GRAD_PRE,
+    GRAD_WEIGHT,
+    POST,
+    PRE,
+    ChainAccumulator,
+    Direction,
+    column_of,
+    directions,
+    has_stream,
+    middle,
+    record_sizes,
 )
+from initcore.results.exact import ExactSum, nth_root, square_root
 from initcore.results.layers import (
     AVERAGED,
     QUANTILES,
@@ -56,11 +63,6 @@ from initcore.specifications import finite_number, integer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PRE, POST, GRAD_PRE, GRAD_POST, GRAD_WEIGHT = range(5)
-
-# What a record sums up of every side but GRAD_WEIGHT.
-_SUMMED = (*AVERAGED, "log_energy")
-
 # A chain's energy is nearly log-normal: where a handful of trials carry the mean, neither it nor
 # its standard error can be trusted, and only a gross factor is called.
 _ENOUGH_TRIALS = 30
@@ -70,136 +72,6 @@ _GROSS_FACTOR = 1.2
 _ALIKE = 0.99
 # Student's t at the level of three standard deviations of a normal, for 1 to 9 degrees of freedom.
 _STUDENT = (235.8, 19.21, 9.219, 6.620, 5.507, 4.904, 4.530, 4.277, 4.094)
-
-
-def _middle(n_layers: int) -> int:
-    """The layer (from 1) at which the fit of a factor starts.
-
-    If a log energy is a random walk, its end-point slope is the generalised-least-squares fit; the
-    later half is used so that a chain that settles is judged after it has settled.
-    """
-    return n_layers // 2 if n_layers >= 4 else 1
-
-
-def _column(n_layers: int, side: int, name: str, layer: int) -> int:
-    """Where the record of a chain keeps a statistic; ``layer`` counts from 1.
-
-    Of a weight's gradient it keeps the second moment alone.
-    """
-    if side == GRAD_WEIGHT:
-        return GRAD_WEIGHT * len(_SUMMED) * n_layers + layer - 1
-    return (side * len(_SUMMED) + _SUMMED.index(name)) * n_layers + layer - 1
-
-
-def _record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
-    """The numbers of columns and of maxima, and of histograms, in the record of a chain."""
-    sides = 4 if backward else 2
-    return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
-
-
-class _Direction(NamedTuple):
-    """Which way a signal travels: the side that is judged, and all that may overflow with it."""
-
-    down: bool
-    side: int
-    sides: tuple[int, ...]
-    signal: str
-    quantity: str
-
-    def order(self, n_layers: int) -> list[int]:
-        """The layers (from 1) as they are passed."""
-        layers = list(range(1, n_layers + 1))
-        return layers[::-1] if self.down else layers
-
-
-_FORWARD, _BACKWARD = (PRE, POST), (GRAD_PRE, GRAD_POST, GRAD_WEIGHT)
-_PLAIN = (
-    _Direction(False, PRE, _FORWARD, "h", "E[h²]"),
-    _Direction(True, GRAD_PRE, _BACKWARD, "the gradient by h", "E[(∂/∂h)²]"),
-)
-# Behind a norm E[h²] is the weights' variance whatever reaches it, and what a residual branch does
-# not carry goes by on the stream: there x tells whether the signal lives.
-_STREAM = (
-    _Direction(False, POST, _FORWARD, "x", "E[x²]"),
-    _Direction(True, GRAD_POST, _BACKWARD, "the gradient by x", "E[(∂/∂x)²]"),
-)
-
-
-def _directions(backward: bool, stream: bool) -> tuple[_Direction, ...]:
-    return (_STREAM if stream else _PLAIN)[: 1 + backward]
-
-
-def has_stream(spec: Mapping[str, Any]) -> bool:
-    """Whether x and not h is judged: where a layer has a norm or a residual branch."""
-    return spec["norm"] is not None or spec["residual"] is not None
-
-
-def settled(
-    record: ExactRecord, n_layers: int, rtol: float, *, backward: bool, stream: bool
-) -> bool:
-    """Whether the standard error of the last second moment that is judged, and of the gradient's,
-    is at most ``rtol`` of its mean."""
-    for direction in _directions(backward, stream):
-        last = direction.order(n_layers)[-1]
-        one = record.columns[_column(n_layers, direction.side, "second_moment", last)]
-        if not one.standard_error() <= rtol * one.mean():
-            return False
-    return True
-
-
-class ChainAccumulator(Accumulator):
-    """Takes the states of a chain's trials in; ``stream`` is what ``has_stream`` says of it."""
-
-    def __init__(self, n_layers: int, *, backward: bool = False, stream: bool = False) -> None:
-        pairs = []
-        for direction in _directions(backward, stream):
-            order = direction.order(n_layers)
-            ends = (order[_middle(n_layers) - 1], order[-1])
-            first, last = (
-                _column(n_layers, direction.side, "second_moment", layer) for layer in ends
-            )
-            pairs.append((first, last))
-        n_columns, n_maxima = _record_sizes(n_layers, backward)
-        super().__init__(n_columns, n_maxima, *pairs, n_histograms=n_maxima)
-
-    def add_states(
-        self, states: Array, inputs: Array, gradient_states: Array | None = None
-    ) -> None:
-        """Add trials: the chain kernel's states, (trials, L, 2, MOMENTS), of the inputs (trials,
-        MOMENTS), and of the gradients by x, h and W, (trials, L, 3, MOMENTS)."""
-        sides = [
-            LayerStats.from_states(states[:, :, 0]),
-            LayerStats.from_states(states[:, :, 1], activation=True),
-        ]
-        if gradient_states is not None:
-            by_x, by_h, by_w = (
-                LayerStats.from_states(gradient_states[:, :, i], activation=True) for i in range(3)
-            )
-            sides += [by_h, by_x]
-        entered = [LayerStats.from_states(inputs).second_moment] * 2
-        if gradient_states is not None:
-            entered += [by_x.second_moment[:, -1]] * 2
-        logs = _log_ratio([side.second_moment for side in sides], entered)
-        columns = []
-        for side, log in zip(sides, logs, strict=True):
-            columns += [*(getattr(side, name) for name in AVERAGED), log]
-        if gradient_states is not None:
-            columns.append(by_w.second_moment)
-        table = np.stack(columns, axis=1)
-        maxima = np.stack([side.abs_max for side in sides], axis=1)
-        self.add(table.reshape(len(states), -1), maxima.reshape(len(states), -1))
-        self.count(np.concatenate(logs, axis=1))
-
-
-def _log_ratio(moments: Sequence[Array], energies: Sequence[Array]) -> Array:
-    """ln(second moment / energy) of (trials, L) and (trials,), side by side; −∞ where nothing is
-    left."""
-    both = np.concatenate([moments, np.expand_dims(energies, -1)], axis=-1)
-    logs = portable_log(both)
-    with np.errstate(invalid="ignore"):
-        ratios: Array = logs[..., :-1] - logs[..., -1:]
-    ratios[both[..., :-1] == 0] = -np.inf
-    return ratios
 
 
 class _Fit(NamedTuple):
@@ -330,12 +202,12 @@ class Propagation(MonteCarlo):
         means: dict[str, Any] = {"mean": unknown, "variance": unknown}
         errors = dict(means)
         for name in ("second_moment",) if side == GRAD_WEIGHT else AVERAGED:
-            first = _column(n, side, name, 1)
+            first = column_of(n, side, name, 1)
             sums = columns[first : first + n]
             means[name] = np.array([column.mean() for column in sums])
             errors[name] = np.array([column.standard_error() for column in sums])
         if side != GRAD_WEIGHT:
-            first = _column(n, side, "log_energy", 1)
+            first = column_of(n, side, "log_energy", 1)
             logs = columns[first : first + n]
             means["log_energy_mean"] = np.array([column.mean() for column in logs])
             means["log_energy_var"] = np.array([column.variance() for column in logs])
@@ -348,7 +220,7 @@ class Propagation(MonteCarlo):
         return LayerStats(**means, abs_max=largest, se=LayerStats(**errors))
 
     def _second_moment(self, layer: int, side: int) -> ExactSum:
-        return self.record.columns[_column(self.n_layers, side, "second_moment", layer)]
+        return self.record.columns[column_of(self.n_layers, side, "second_moment", layer)]
 
     # Drawing again
 
@@ -386,15 +258,15 @@ class Propagation(MonteCarlo):
     # The verdict
 
     @property
-    def judged(self) -> tuple[_Direction, ...]:
+    def judged(self) -> tuple[Direction, ...]:
         """What is judged: the way up and, with a backward pass, the way down."""
-        return _directions(self.spec["backward"], has_stream(self.spec))
+        return directions(self.spec["backward"], has_stream(self.spec))
 
     @cached_property
     def _fits(self) -> list[_Fit | None]:
         return list(map(self._fit, self.judged))
 
-    def _fit(self, direction: _Direction) -> _Fit | None:
+    def _fit(self, direction: Direction) -> _Fit | None:
         """The factor a layer of what is judged, over the later half of the layers where it can be.
 
         Those end where a trial overflows or the mean sinks to where the dtype loses its digits. The
@@ -411,7 +283,7 @@ class Propagation(MonteCarlo):
             last = step
         if last < 2:
             return None
-        first = _middle(last)
+        first = middle(last)
         a, b = sums[first - 1], sums[last - 1]
         steps = last - first
         factor = nth_root(b.total * a.finite, a.total * b.finite, steps)
@@ -466,7 +338,7 @@ class Propagation(MonteCarlo):
     def _judgements(self) -> list[tuple[str, str]]:
         return list(map(self._judge, self.judged, self._fits))
 
-    def _judge(self, direction: _Direction, fit: _Fit | None) -> tuple[str, str]:
+    def _judge(self, direction: Direction, fit: _Fit | None) -> tuple[str, str]:
         n, path = self.n_layers, direction.order(self.n_layers)
         advice = self._advice(fit, direction) if fit else ""
         before = f", {direction.quantity} {fit} before{advice}" if fit else ""
@@ -506,7 +378,7 @@ class Propagation(MonteCarlo):
             return "undecided", f"{words}; {few}, more trials would say it better"
         return "decays" if fit.factor < 1 else "explodes", words + advice + caution
 
-    def _first_overflow(self, direction: _Direction) -> tuple[int, int] | None:
+    def _first_overflow(self, direction: Direction) -> tuple[int, int] | None:
         """The first layer (from 1) with trials that are not finite, and how many of them."""
         for layer in direction.order(self.n_layers):
             sums = (self._second_moment(layer, side) for side in direction.sides)
@@ -533,7 +405,7 @@ class Propagation(MonteCarlo):
     def _activation(self, layer: int) -> Activation:
         return activation(_per_layer(self.spec["activation"], layer - 1))
 
-    def _advice(self, fit: _Fit, direction: _Direction) -> str:
+    def _advice(self, fit: _Fit, direction: Direction) -> str:
         """What would hold: the scale, where scaling the weights scales every layer in proportion;
         else the gains that hold a layer at E[h²] = 1, forward and backward."""
         hidden = {str(phi): phi for phi in map(self._activation, range(1, self.n_layers))}
@@ -661,7 +533,7 @@ class Propagation(MonteCarlo):
         _check_spec(self.spec)
         backward = self.spec["backward"]
         sizes = (len(self.record.columns), len(self.record.maxima))
-        if sizes != _record_sizes(self.n_layers, backward):
+        if sizes != record_sizes(self.n_layers, backward):
             raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
         if len(self.record.histograms) != sizes[1]:
             raise ValueError(f"{len(self.record.histograms)} histograms")
@@ -673,7 +545,7 @@ class Propagation(MonteCarlo):
             zip(self.record.maxima, self.record.histograms, strict=True)
         ):
             side, layer = divmod(i, self.n_layers)
-            logs = self.record.columns[_column(self.n_layers, side, "log_energy", layer + 1)]
+            logs = self.record.columns[column_of(self.n_layers, side, "log_energy", layer + 1)]
             if logs.finite != sum(count for _, count in counted.bins):
                 raise ValueError(f"bins {counted.bins} of {logs.finite} logarithms")
             if math.isnan(largest) and not counted.overflowed:
@@ -828,7 +700,7 @@ def _homogeneous(phi: Activation) -> bool:
     return bool(np.array_equal(phi(2 * h), 2 * phi(h)))
 
 
-def _gains(phi: Activation, direction: _Direction) -> str:
+def _gains(phi: Activation, direction: Direction) -> str:
     """The gains that would hold E[h²], or the gradient, at E[h²] = 1."""
     forward, backward = gain(phi), gain(phi, "backward")
     # d ln E φ(√q z)² / d ln q at q = 1, of which σ_w² E φ² makes the slope of the map of E[h²]

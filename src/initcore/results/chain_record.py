@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is summed over the trials of a chain, where it is kept, and which of it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from initcore.results.exact import Accumulator, ExactRecord, portable_log
+from initcore.results.layers import AVERAGED, LayerStats
+from initcore.results.records import Array
+
+PRE, POST, GRAD_PRE, GRAD_POST, GRAD_WEIGHT = range(5)
+
+# What a record sums up of every side but GRAD_WEIGHT.
+_SUMMED = (*AVERAGED, "log_energy")
+
+
+def middle(n_layers: int) -> int:
+    """The layer (from 1) at which the fit of a factor starts.
+
+    If a log energy is a random walk, its end-point slope is the generalised-least-squares fit; the
+    later half is used so that a chain that settles is judged after it has settled.
+    """
+    return n_layers // 2 if n_layers >= 4 else 1
+
+
+def column_of(n_layers: int, side: int, name: str, layer: int) -> int:
+    """Where the record of a chain keeps a statistic; ``layer`` counts from 1.
+
+    Of a weight's gradient it keeps the second moment alone.
+    """
+    if side == GRAD_WEIGHT:
+        return GRAD_WEIGHT * len(_SUMMED) * n_layers + layer - 1
+    return (side * len(_SUMMED) + _SUMMED.index(name)) * n_layers + layer - 1
+
+
+def record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
+    """The numbers of columns and of maxima, and of histograms, in the record of a chain."""
+    sides = 4 if backward else 2
+    return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
+
+
+class Direction(NamedTuple):
+    """Which way a signal travels: the side that is judged, and all that may overflow with it."""
+
+    down: bool
+    side: int
+    sides: tuple[int, ...]
+    signal: str
+    quantity: str
+
+    def order(self, n_layers: int) -> list[int]:
+        """The layers (from 1) as they are passed."""
+        layers = list(range(1, n_layers + 1))
+        return layers[::-1] if self.down else layers
+
+
+_FORWARD, _BACKWARD = (PRE, POST), (GRAD_PRE, GRAD_POST, GRAD_WEIGHT)
+_PLAIN = (
+    Direction(False, PRE, _FORWARD, "h", "E[h²]"),
+    Direction(True, GRAD_PRE, _BACKWARD, "the gradient by h", "E[(∂/∂h)²]"),
+)
+# Behind a norm E[h²] is the weights' variance whatever reaches it, and what a residual branch does
+# not carry goes by on the stream: there x tells whether the signal lives.
+_STREAM = (
+    Direction(False, POST, _FORWARD, "x", "E[x²]"),
+    Direction(True, GRAD_POST, _BACKWARD, "the gradient by x", "E[(∂/∂x)²]"),
+)
+
+
+def directions(backward: bool, stream: bool) -> tuple[Direction, ...]:
+    return (_STREAM if stream else _PLAIN)[: 1 + backward]
+
+
+def has_stream(spec: Mapping[str, Any]) -> bool:
+    """Whether x and not h is judged: where a layer has a norm or a residual branch."""
+    return spec["norm"] is not None or spec["residual"] is not None
+
+
+def settled(
+    record: ExactRecord, n_layers: int, rtol: float, *, backward: bool, stream: bool
+) -> bool:
+    """Whether the standard error of the last second moment that is judged, and of the gradient's,
+    is at most ``rtol`` of its mean."""
+    for direction in directions(backward, stream):
+        last = direction.order(n_layers)[-1]
+        one = record.columns[column_of(n_layers, direction.side, "second_moment", last)]
+        if not one.standard_error() <= rtol * one.mean():
+            return False
+    return True
+
+
+class ChainAccumulator(Accumulator):
+    """Takes the states of a chain's trials in; ``stream`` is what ``has_stream`` says of it."""
+
+    def __init__(self, n_layers: int, *, backward: bool = False, stream: bool = False) -> None:
+        pairs = []
+        for direction in directions(backward, stream):
+            order = direction.order(n_layers)
+            ends = (order[middle(n_layers) - 1], order[-1])
+            first, last = (
+                column_of(n_layers, direction.side, "second_moment", layer) for layer in ends
+            )
+            pairs.append((first, last))
+        n_columns, n_maxima = record_sizes(n_layers, backward)
+        super().__init__(n_columns, n_maxima, *pairs, n_histograms=n_maxima)
+
+    def add_states(
+        self, states: Array, inputs: Array, gradient_states: Array | None = None
+    ) -> None:
+        """Add trials: the chain kernel's states, (trials, L, 2, MOMENTS), of the inputs (trials,
+        MOMENTS), and of the gradients by x, h and W, (trials, L, 3, MOMENTS)."""
+        sides = [
+            LayerStats.from_states(states[:, :, 0]),
+            LayerStats.from_states(states[:, :, 1], activation=True),
+        ]
+        if gradient_states is not None:
+            by_x, by_h, by_w = (
+                LayerStats.from_states(gradient_states[:, :, i], activation=True) for i in range(3)
+            )
+            sides += [by_h, by_x]
+        entered = [LayerStats.from_states(inputs).second_moment] * 2
+        if gradient_states is not None:
+            entered += [by_x.second_moment[:, -1]] * 2
+        logs = _log_ratio([side.second_moment for side in sides], entered)
+        columns = []
+        for side, log in zip(sides, logs, strict=True):
+            columns += [*(getattr(side, name) for name in AVERAGED), log]
+        if gradient_states is not None:
+            columns.append(by_w.second_moment)
+        table = np.stack(columns, axis=1)
+        maxima = np.stack([side.abs_max for side in sides], axis=1)
+        self.add(table.reshape(len(states), -1), maxima.reshape(len(states), -1))
+        self.count(np.concatenate(logs, axis=1))
+
+
+def _log_ratio(moments: Sequence[Array], energies: Sequence[Array]) -> Array:
+    """ln(second moment / energy) of (trials, L) and (trials,), side by side; −∞ where nothing is
+    left."""
+    both = np.concatenate([moments, np.expand_dims(energies, -1)], axis=-1)
+    logs = portable_log(both)
+    with np.errstate(invalid="ignore"):
+        ratios: Array = logs[..., :-1] - logs[..., -1:]
+    ratios[both[..., :-1] == 0] = -np.inf
+    return ratios
