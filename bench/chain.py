@@ -71,6 +71,15 @@ def cases(settings: Settings) -> Iterator[Case]:
             threads,
             RIVALS,
         )
+        yield Case(
+            f"backward-{width}x{batch}",
+            f"the same, {width}×{batch}, and the gradients of everything",
+            GFLOPS,
+            partial(_backward, width, batch, layers, trials, threads),
+            (faster(_FRESH_RATIOS.get((width, batch), 1.0), "torch"),),
+            threads,
+            ("torch",),
+        )
     width, batch, trials = next(
         (case for case in settings.sizes.fresh if case[:2] == _GRAM), settings.sizes.fresh[-1]
     )
@@ -206,6 +215,29 @@ def _fresh(
     return contenders
 
 
+def _backward(width: int, batch: int, layers: int, trials: int, threads: int) -> list[Contender]:
+    """Forward and backward: three products a layer, the first layer's inputs have no gradient."""
+    widths = [width] * (layers + 1)
+
+    def ours() -> ic.Propagation:
+        return ic.propagate(widths, batch=batch, trials=trials, threads=threads, backward=True)
+
+    by_weight = ours().grad_weight
+    assert by_weight is not None
+    _check_energy(OURS, width, layers, by_weight.second_moment[:1], batch / 2)
+    flops = _flops(width, batch, 3 * layers - 1)
+    contenders = [Contender(OURS, ours, flops * trials)]
+    if peers.torch(threads) is not None:
+        chunks = [chunk for chunk in _CHUNKS if trials % chunk == 0]
+        runs = [_torch_backward(width, batch, layers, chunk) for chunk in chunks]
+        for run in runs:
+            _check_energy("torch", width, layers, run(), batch / 2)
+        best = fastest([Contender("torch", run, flops * len(run())) for run in runs])
+        repeat = round(trials * flops / best.work)
+        contenders.append(Contender("torch", partial(_times, best.call, repeat), flops * trials))
+    return contenders
+
+
 def _roofline(width: int, layers: int, trials: int, flops: float) -> list[Contender]:
     """What no chain with drawn weights can beat: the draws in cache, and the products at peak."""
     try:
@@ -241,14 +273,17 @@ def _check_trial(widths: list[int], batch: int) -> None:
     require(error <= 1e-4, f"propagate: the last second moment is off by {error}")
 
 
-def _check_energy(label: str, width: int, layers: int, energies: Array) -> None:
-    """He's initializer conserves E[h²] = 2; its logarithm has mean −v/2 and variance v ≈ 5L/n.
+def _check_energy(
+    label: str, width: int, layers: int, energies: Array, expected: float = 2.0
+) -> None:
+    """He's initializer conserves E[h²] = 2; its logarithm has mean −v/2 and variance v ≈ 5L/n. So
+    does it the gradient by h, ½, which makes that by a weight batch/2 where inputs are independent.
 
     The allowance for a single trial is six standard deviations; a std wrong by a factor would be
     off by that factor to the power 2L.
     """
     variance = 5 * layers / width
-    mean = float(np.mean(np.log(energies / 2)))
+    mean = float(np.mean(np.log(energies / expected)))
     error = abs(mean + variance / 2)
     limit = 6 * math.sqrt(variance / len(energies)) + 0.5
     require(error <= limit, f"{label}: the log energy is off by {error}, {limit} is allowed")
@@ -314,6 +349,32 @@ def _torch_fresh(
         return energies
 
     yield run
+
+
+def _torch_backward(width: int, batch: int, layers: int, chunk: int) -> Run:
+    """autograd over bmm and relu, weights drawn in place; it keeps a number a trial, the second
+    moment of the first weight's gradient."""
+    torch = peers.find("torch")
+    assert torch is not None
+    std = math.sqrt(2 / width)
+    weights = [torch.empty(chunk, width, width, requires_grad=True) for _ in range(layers)]
+    x, top = torch.empty(chunk, batch, width), torch.empty(chunk, batch, width)
+
+    def run() -> Array:
+        with torch.no_grad():
+            for w in weights:
+                w.normal_(0.0, std)
+                w.grad = None  # what backward writes is then not added to
+            x.normal_()
+            top.normal_()
+        y = x
+        for w in weights:
+            y = torch.bmm(y, w.transpose(1, 2)).relu_()
+        y.backward(top)
+        values: Array = weights[0].grad.square().mean(dim=(1, 2)).numpy()
+        return values
+
+    return run
 
 
 # What LayerStats has of a trial, in the order of the function below. Of ReLU, what is saturated
