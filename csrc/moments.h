@@ -15,6 +15,7 @@
 #ifndef IC_MOMENTS_H
 #define IC_MOMENTS_H
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -271,7 +272,7 @@ static void R(moments)(const real *x, size_t units, size_t batch, ic_moments *m)
  * looks twice at x in panels, where it lies in cache: for the norms, and for each unit's sum of x^.
  * Squared norms sum over even and over odd units in ascending order, then both; the squares of the
  * sums of units u % 16 in ascending order, then the lanes fold. scales: room for a double a row,
- * rounded up to 16. Row norms that underflow float64 are those of zero rows.
+ * rounded up to 16. Row norms below 2^-511, whose squares are not whole, are those of zero rows.
  * Domain: any x. Max error: of the formula in float64; NaN where a norm is not finite or B < 2.
  * Determinism: it always takes whole layers. */
 static double R(mean_cosine)(const real *x, size_t panel, size_t units, size_t batch,
@@ -294,19 +295,24 @@ static double R(mean_cosine)(const real *x, size_t panel, size_t units, size_t b
     const f64x16 squares = f64_select(m64_first(lanes), f64_add(even, odd), zero);
     const double sum = f64_fold_add(squares);
     if (sum - sum != 0) return NAN;
-    const m64x16 alive = f64_lt(zero, squares);
+    const m64x16 alive = f64_lt(f64_set(DBL_MIN), squares);
     f64_store(scales + b, f64_select(alive, f64_div(one, f64_sqrt(squares)), zero));
     for (unsigned bits = m64_bits(alive); bits; bits &= bits - 1) rows++;
   }
   if (rows < 2) return NAN;
+  const int rest = (int)(batch % 16); /* what the lanes beyond hold need not be finite */
   f64x16 total = zero;
   for (size_t u = 0; u < units; u += IC_UNIT_BLOCK) {
     _Alignas(64) double sums[8 * IC_UNIT_BLOCK];
     for (size_t i = 0; i < IC_UNIT_BLOCK; i++) {
       f64x16 sum = zero;
-      if (u + i < units)
-        for (size_t b = 0; b < batch; b += 16)
-          sum = f64_fma(IC_LOAD_WIDE(x + b / 16 * panel + 16 * (u + i)), f64_load(scales + b), sum);
+      if (u + i < units) {
+        const real *at = x + 16 * (u + i);
+        size_t b = 0;
+        for (; b + 16 <= batch; b += 16, at += panel)
+          sum = f64_fma(IC_LOAD_WIDE(at), f64_load(scales + b), sum);
+        if (rest) sum = f64_fma(IC_WIDEN(V(load_first)(at, rest)), f64_load(scales + b), sum);
+      }
       f64_store_halves(sums + 8 * i, sum);
     }
     const f64x16 v = f64_fold_rows(sums);

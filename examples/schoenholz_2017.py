@@ -50,7 +50,15 @@ def main(
                 for s in (1.0, 1.005)
             )
             rates.append(np.log((high - low)[0] / (high - low)[2]) / 2)
-        rows.append([*scales, (1 / np.mean(rates), np.std(rates) / 2 / np.mean(rates) ** 2)])
+        rows.append(
+            [
+                *scales,
+                (
+                    1 / np.mean(rates),
+                    np.std(rates, ddof=1) / len(rates) ** 0.5 / np.mean(rates) ** 2,
+                ),
+            ]
+        )
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     fine = np.linspace(w2s[0], w2s[-1], 400)

@@ -115,7 +115,9 @@ class TestKnownLaws:
             d_model=64, n_heads=2, seq=16, norm=None, correlation=0.6, trials=150
         )
         assert near(result.forward.input, result.forward.se.input, 1)
-        assert near(result.forward.logits, result.forward.se.logits, 1, 6)
+        logits = result.theory.forward.logits
+        assert logits == pytest.approx(1 + 2 * (1 / 16 + 15 / 16 * 0.36) / 64)
+        assert near(result.forward.logits, result.forward.se.logits, logits)
         rows = result.rows
         assert near(rows.logit_var, rows.se.logit_var, 0.4 * 15 / 16)
         # Identical tokens leave a softmax nothing to choose, and come out as they are.

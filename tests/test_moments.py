@@ -267,3 +267,22 @@ def test_nan_is_no_largest_entry():
     assert np.isnan(ic.moments(np.full(5, np.nan)).abs_max)
     assert ic.moments(np.array([np.nan, 0.0, -2.0])).abs_max == 2
     assert ic.moments(np.array([np.nan, 0.0])).abs_max == 0
+
+
+class TestCosineAtTheEdges:
+    def test_rows_whose_squares_underflow_are_zero_rows(self):
+        """Not vectors of some other length: equal rows would have a cosine beyond 1."""
+        x = np.tile(np.linspace(-1, 1, 64), (4, 1))
+        for scale, expected in ((1e-150, 1.0), (1e-162, np.nan), (1e-200, np.nan)):
+            found = ic.moments(x * scale).cosine
+            assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+    @pytest.mark.parametrize("batch", [3, 15, 16, 17])
+    def test_what_fills_a_panel_up_is_not_looked_at(self, batch):
+        """An input of zeros, as the lanes beyond the batch are, may overflow where no row does."""
+        weights = [np.array([[-1e30]], np.float32), np.array([[1e10]], np.float32)]
+        biases = [np.array([1.0000002e30], np.float32), None]
+        x = np.ones((batch, 1), np.float32)
+        _, layers = ic.chain(x, weights, biases, activation="linear")
+        assert layers.post.nonfinite_fraction.tolist() == [0, 0]
+        assert layers.post.cosine == pytest.approx([1, 1])

@@ -960,3 +960,21 @@ def test_an_overflow_of_the_second_moment_alone_is_told_apart():
     result = ic.propagate([8] * 7, init="normal(std=1e30)", trials=2, dtype="float64")
     assert result.outcome == "overflows"
     assert "second moment alone" in result.verdict
+
+
+def test_inputs_of_zero_leave_the_energy_that_biases_give():
+    """Where nothing enters there is no ratio to it, and nothing has overflowed."""
+    result = ic.propagate([8] * 4, x=np.zeros((4, 8)), bias="normal(std=1)", trials=10)
+    assert not result.pre.overflow_trials.any()
+    assert np.isfinite(result.pre.log_energy_mean).all()
+    assert "overflow" not in str(result)
+
+
+def test_what_saturates_early_may_yet_explode():
+    """The last layers alone can be what saturation is about."""
+    early = ic.propagate(
+        [64] * 11, init="normal(std=5)", activation=["tanh"] + ["relu"] * 9, trials=20
+    )
+    assert early.outcome == "explodes"
+    late = ic.propagate([64] * 5, init="normal(std=5)", activation="tanh", trials=20)
+    assert late.outcome == "saturates"

@@ -459,3 +459,19 @@ class TestCosines:
     def test_gradients_that_explode_are_predicted_in_silence(self):
         result = predict([2] * 100, activation="relu2", init="normal(9)", backward=True)
         assert not np.isfinite(result.grad_pre.second_moment[0])
+
+
+class TestGivenInputs:
+    def test_gradients_of_weights_are_summed_over_the_rows_of_x(self):
+        x = np.ones((4, 8))
+        by_rows = predict([8, 8], x=x, backward=True).grad_weight.second_moment
+        alone = predict([8, 8], x=x[:1], backward=True).grad_weight.second_moment
+        assert by_rows == pytest.approx(4 * alone)
+
+    @pytest.mark.parametrize("options", [
+        {"x": np.ones((4, 5))}, {"x": np.ones(8)}, {"x": np.ones((0, 8))},
+        {"x": np.ones((4, 8)), "batch": 3}, {"x": np.ones((4, 8)), "correlation": 0.5},
+    ])  # fmt: skip
+    def test_refusals(self, options):
+        with pytest.raises(ValueError, match="must"):
+            predict([8, 8], **options)

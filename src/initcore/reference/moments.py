@@ -117,7 +117,8 @@ def layer_moments(
 
 def mean_cosine(x: NDArray[Any]) -> float:
     """(‖Σ_b x̂_b‖² − B) / (B(B − 1)) of x (units, batch): x̂ = x/‖x‖ of the B entries b of the batch
-    that are not zero in all units; NaN below two of them or where a norm is not finite.
+    that are not zero in all units, or below 2^-511; NaN below two of them or where a norm is not
+    finite.
 
     ‖x‖² sums over even and over odd units, then both. Each unit's sum of x̂ has the lanes and the
     fold of `unit_states`, and their squares are summed in 16 lanes, that of unit u u % 16.
@@ -128,7 +129,7 @@ def mean_cosine(x: NDArray[Any]) -> float:
         for u, row in enumerate(wide):
             squares[u % 2] = fma(row, row, squares[u % 2])
         norms = squares[0] + squares[1]
-        alive = norms > 0
+        alive = norms > np.finfo(np.float64).tiny  # squares that are not whole have no root
         rows = float(np.sum(alive))
         if rows < 2 or not np.isfinite(np.sum(norms)):
             return np.nan

@@ -138,9 +138,10 @@ class ChainAccumulator(Accumulator):
 
 
 def _log_ratio(moments: Sequence[Array], energies: Sequence[Array]) -> Array:
-    """ln(second moment / energy) of (trials, L) and (trials,), side by side; −∞ where nothing is
-    left."""
-    both = np.concatenate([moments, np.expand_dims(energies, -1)], axis=-1)
+    """ln(second moment / energy) of (trials, L) and (trials,), side by side; where no energy
+    entered, of the second moment alone; −∞ where nothing is left."""
+    entered = np.where(np.equal(energies, 0), 1.0, energies)
+    both = np.concatenate([moments, np.expand_dims(entered, -1)], axis=-1)
     logs = portable_log(both)
     with np.errstate(invalid="ignore"):
         ratios: Array = logs[..., :-1] - logs[..., -1:]

@@ -90,9 +90,10 @@ class LayerStats(Record):
         x̂ = x/‖x‖ and B rows that are not zero; NaN below two of them.
     log_energy_mean, log_energy_var, log_energy_quantiles
         over trials, of ln(second moment / that of the input or, of gradients, of the gradient that
-        enters at the top): its mean, its variance (ddof 1), and its 5, 25, 50, 75 and 95 %
-        quantiles (5, ..., L), known to 1/32. Trials in which the second moment is 0 or not finite
-        have no logarithm: dead_trials, overflow_trials are their numbers.
+        enters at the top; where that is 0, of the second moment alone): its mean, its variance
+        (ddof 1), and its 5, 25, 50, 75 and 95 % quantiles (5, ..., L), known to 1/32. Trials in
+        which the second moment is 0 or not finite have no logarithm: dead_trials, overflow_trials
+        are their numbers.
     se
         the standard errors over trials (ddof 1) in the same record, NaN at one trial, for
         abs_max, log_energy_var, quantiles and counts; None where there were no trials.

@@ -348,7 +348,9 @@ class Propagation(MonteCarlo):
             of = f"{self.spec['dtype']} at layer {layer} ({trials} of {self.n_trials} trials)"
             sides = map(self._side, (side for side in direction.sides if side != GRAD_WEIGHT))
             entries = (side.nonfinite_fraction[layer - 1] for side in sides)
-            what = "" if any(share > 0 for share in entries) else " in the second moment alone"
+            # squares of float32 do not overflow float64
+            alone = self.spec["dtype"] == "float64" and not any(share > 0 for share in entries)
+            what = " in the second moment alone" if alone else ""
             return "overflows", f" {of}{what}{before}"
         zeros = [self.record.maxima[direction.side * n + layer - 1] == 0 for layer in path]
         if zeros[-1]:
@@ -388,9 +390,10 @@ class Propagation(MonteCarlo):
         return None
 
     def _saturation(self) -> tuple[int, float] | None:
-        """The last layer (from 1) whose φ is bounded and the saturated share, if over a half; past
-        a residual branch the signal goes by."""
-        for layer in range(self.n_layers, 0, -1):
+        """The last layer (from 1), or the one below an unbounded output, if its φ is bounded and
+        its saturated share over a half; past a residual branch the signal goes by, and what
+        saturates further below may yet grow."""
+        for layer in range(self.n_layers, max(self.n_layers - 2, 0), -1):
             past = _per_layer(self.spec["residual"], layer - 1) is not None
             if _bounded(self._activation(layer)) and not past:
                 share = float(self.pre.saturated_fraction[layer - 1])
@@ -621,6 +624,9 @@ class Comparison(Saved, Sequence[Propagation]):
         results = tuple(Propagation.from_dict(result) for result in data["results"])
         if not results:
             raise ValueError("no results")
+        first, *others = ({**one["spec"], "init": None} for one in data["results"])
+        if any(other != first for other in others):
+            raise ValueError("results of different chains")
         return cls(results)
 
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention with random weights: second moments by link, exact, and its rows, as of random logits.
+"""Attention with random weights: second moments by link, exact up to the logits, and what follows
+as of independent logits.
 
 W_Q, W_K, W_V and W_O are independent of each other, their entries uncorrelated with mean 0. Then
 E[q²] = d_model·Var(W_Q)·E[x²], E[(q·k)²] = d_k·E[q²]·E[k²], and what the keys of a row have in
 common, a share c of a logit's variance where tokens have correlation c, cancels in the softmax.
+Tokens that no norm has made equally long take E[|x|²|x'|²] instead of its factors: of normal ones
+of correlation c, that is 1 + 2c²/d_model as much, and so are their squared logits.
 
 On the way back, from a standard normal gradient of the output: E[(∂/∂head_output)²] = γ with
 γ = d_model·Var(W_O), E[(∂/∂v)²] = γ·E Σp², and E Σ(∂/∂logits)² = d_k·γ·E[v²]·(1 − c)·E‖J‖² a row,
@@ -45,6 +48,9 @@ def predict_attention(spec: Mapping[str, Any], effect: Effect) -> AttentionTheor
     q_hat, k_hat = (_normalized(effect.norm, moment, d_k) for moment in (q, k))
     raw = d_k * q_hat * k_hat
     logits = raw * effect.logits**2
+    lengths = 1.0
+    if spec["norm"] is None and effect.norm is None:
+        lengths += 2 * _mean_squared_correlation(spec) / d_model
     degrees = math.inf if effect.norm else d_k
     counts = np.arange(1, spec["seq"] + 1) if spec["causal"] else np.array([spec["seq"]])
     rows, spread, jacobian_sq = _rows(
@@ -62,8 +68,8 @@ def predict_attention(spec: Mapping[str, Any], effect: Effect) -> AttentionTheor
             v=v,
             q_normalized=q_hat,
             k_normalized=k_hat,
-            raw_logits=raw,
-            logits=logits,
+            raw_logits=raw * lengths,
+            logits=logits * lengths,
             head_output=heads,
             output=n_heads * d_k * var_o * heads,
         ),
@@ -76,6 +82,13 @@ def predict_attention(spec: Mapping[str, Any], effect: Effect) -> AttentionTheor
             output=1.0,
         ),
     )
+
+
+def _mean_squared_correlation(spec: Mapping[str, Any]) -> float:
+    """Of the tokens of query and key, over all pairs that take part: 1 of a token and itself."""
+    seq, others = spec["seq"], spec["correlation"] ** 2
+    share = 2 / (seq + 1) if spec["causal"] else 1 / seq  # of pairs of a token and itself
+    return float(share + (1 - share) * others)
 
 
 def _weight_variance(spec: Mapping[str, Any], effect: Effect, which: str) -> float:

@@ -71,7 +71,7 @@ def predict(
     norm: str | Sequence[str | None] | None = None,
     residual: float | bool | str | Sequence[float | bool | str | None] | None = None,
     x: npt.ArrayLike | None = None,
-    batch: int = 32,
+    batch: int | None = None,
     correlation: float = 0.0,
     input_second_moment: float = 1.0,
     backward: bool = False,
@@ -110,9 +110,10 @@ def predict(
         The inputs (batch, n_0), if they are known: their mean, second moment and mean cosine are
         where the prediction starts from, as if all rows had these. Without it they have mean 0.
     batch
-        Inputs over which the gradients of the weights are summed; one has no cosine.
+        Inputs over which the gradients of the weights are summed, 32 or the rows of ``x``; one has
+        no cosine.
     correlation, input_second_moment
-        Of any two inputs, from −1 to 1, and E[x²]; of ``x``, they are what they are.
+        Of any two inputs, from −1 to 1, and E[x²]; of ``x``, they are what they are, and left out.
     backward
         Predict the gradients too.
     kinks
@@ -123,9 +124,16 @@ def predict(
     ValueError for widths, lists and specifications that do not fit.
     """
     layers = _layers(widths, activation, init, bias, last, norm, residual, kinks)
-    batch = integer("batch", batch)
-    if batch < 1:
-        raise ValueError(f"batch must be a positive integer, got {batch}")
+    given = None if x is None else np.asarray(x)
+    if given is not None and (given.ndim != 2 or given.shape[1] != widths[0] or not len(given)):
+        raise ValueError(f"x must have shape (batch, {widths[0]}), got {given.shape}")
+    rows_of_x = 32 if given is None else len(given)
+    batch = rows_of_x if batch is None else integer("batch", batch)
+    if batch < 1 or (given is not None and batch != rows_of_x):
+        accepted = "a positive integer" if given is None else f"{rows_of_x}, the rows of x"
+        raise ValueError(f"batch must be {accepted}, got {batch}")
+    if given is not None and correlation:
+        raise ValueError(f"correlation must be left out where x is given, got {correlation!r}")
     mean, energy, common = _entering(x, correlation, input_second_moment)
     if not isinstance(backward, bool | np.bool_):
         raise TypeError(f"backward must be True or False, got {backward!r}")
