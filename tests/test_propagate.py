@@ -978,3 +978,11 @@ def test_what_saturates_early_may_yet_explode():
     assert early.outcome == "explodes"
     late = ic.propagate([64] * 5, init="normal(std=5)", activation="tanh", trials=20)
     assert late.outcome == "saturates"
+
+
+def test_a_multiplier_that_the_dtype_does_not_hold_is_refused():
+    with pytest.raises(
+        ValueError, match=r"residual of layer 1 must be .* float32 holds; got -1e\+39"
+    ):
+        ic.propagate([4] * 3, residual=[1.0, -1e39])
+    ic.propagate([4] * 3, residual=[1.0, -1e39], dtype="float64", trials=1)

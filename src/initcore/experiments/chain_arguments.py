@@ -232,6 +232,11 @@ def chain_experiment(
         _correlation(correlation, x),
     )
     architecture.check_residuals(experiment.residuals, sizes)
+    largest = float(np.finfo(dtype).max)
+    for layer, multiplier in enumerate(experiment.residuals):
+        if multiplier is not None and abs(multiplier) > largest:
+            accepted = f"a number that {dtype} holds"
+            raise refused(f"residual of layer {layer}", multiplier, accepted, is_value=True)
     if experiment.method == "gram":
         _check_gaussian(experiment)
     features = 2 * sum(sizes) + 4 * max(sizes) if backward else 3 * max(sizes)
