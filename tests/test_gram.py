@@ -87,6 +87,23 @@ SHAPES = [
 ]
 
 
+def assert_reference(every_isa, case, dtype):
+    """Both passes are the reference's on every instruction set, and the same bits; so is the
+    forward pass alone."""
+    states, gradients = expected(*case, backward=True)
+    answers = [run_gram(k, gram_spec(*case, backward=True), STREAMS) for k in every_isa]
+    for got, got_gradients in answers:
+        assert_close(got[0], states, dtype)
+        assert_close(got_gradients[0, :, :2], gradients[:, :2], dtype)
+        np.testing.assert_allclose(
+            got_gradients[0, :, 2], gradients[:, 2], rtol=2e-4 if dtype == "float32" else 1e-9
+        )
+        assert same_bits(got, answers[0][0])
+        assert same_bits(got_gradients, answers[0][1])
+    forward, _ = run_gram(every_isa[0], gram_spec(*case))
+    assert same_bits(forward, answers[0][0])
+
+
 class TestReference:
     @pytest.mark.parametrize("bias", BIASES)
     @pytest.mark.parametrize("batch", [1, 2, 15, 16, 17, 33, 50])
@@ -94,18 +111,7 @@ class TestReference:
         """Forward and backward, batches around a panel and beyond the narrowest layer."""
         x = rng.normal(size=(batch, 21)).astype(dtype)
         case = x, [21, 40, 17, 30], ["tanh", "relu", "gelu"], BIASES[bias]
-        states, gradients = expected(*case, backward=True)
-        answers = [run_gram(k, gram_spec(*case, backward=True), STREAMS) for k in every_isa]
-        for got, got_gradients in answers:
-            assert_close(got[0], states, dtype)
-            assert_close(got_gradients[0, :, :2], gradients[:, :2], dtype)
-            np.testing.assert_allclose(
-                got_gradients[0, :, 2], gradients[:, 2], rtol=2e-4 if dtype == "float32" else 1e-9
-            )
-            assert same_bits(got, answers[0][0])
-            assert same_bits(got_gradients, answers[0][1])
-        forward, _ = run_gram(every_isa[0], gram_spec(*case))
-        assert same_bits(forward, answers[0][0])
+        assert_reference(every_isa, case, dtype)
 
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("batch", [1, 17, 33])
@@ -114,18 +120,7 @@ class TestReference:
         x = rng.normal(0.2, 0.6, size=(batch, 24)).astype(dtype)
         x[0] = 0
         case = x, [24] * 4, ["tanh", "relu", "gelu"], BIASES["normal"], *shape
-        states, gradients = expected(*case, backward=True)
-        answers = [run_gram(k, gram_spec(*case, backward=True), STREAMS) for k in every_isa]
-        for got, got_gradients in answers:
-            assert_close(got[0], states, dtype)
-            assert_close(got_gradients[0, :, :2], gradients[:, :2], dtype)
-            np.testing.assert_allclose(
-                got_gradients[0, :, 2], gradients[:, 2], rtol=2e-4 if dtype == "float32" else 1e-9
-            )
-            assert same_bits(got, answers[0][0])
-            assert same_bits(got_gradients, answers[0][1])
-        forward, _ = run_gram(every_isa[0], gram_spec(*case))
-        assert same_bits(forward, answers[0][0])
+        assert_reference(every_isa, case, dtype)
 
     @pytest.mark.parametrize("kind", ["equal", "proportional", "zero", "all zero", "spread"])
     def test_deficient_inputs(self, every_isa, rng, dtype, kind):

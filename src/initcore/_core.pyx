@@ -233,6 +233,13 @@ cdef int check_fields(Py_ssize_t given, Py_ssize_t accepted) except -1:
     return 0
 
 
+cdef ic_moments *moments_in(double[:, ::1] state) except? NULL:
+    if state is None:
+        return NULL
+    check_fields(state.shape[1], MOMENTS)
+    return <ic_moments *>&state[0, 0]
+
+
 cdef int check_states(double[:, :, :, ::1] states, Chain chain, uint64_t n_trials,
                       size_t kinds) except -1:
     # what a kernel writes past the end of an array would be silent
@@ -412,6 +419,8 @@ cdef class Kernels:
                     double[::1] state=None):
         """The first piece of a trial: its input, into the workspace that its threads share, and its
         moments into state (MOMENTS)."""
+        if state is not None:
+            check_fields(state.shape[0], MOMENTS)
         cdef ic_moments *moments = <ic_moments *>&state[0] if state is not None else NULL
         cdef bint single = chain.dtype == "float32"
         with nogil:
@@ -436,14 +445,12 @@ cdef class Kernels:
         (batch, n_out of the last layer) may be None, part is written. False when cancelled."""
         if units is not None:
             check_fields(units.shape[2], UNIT)
-        if part is not None:
-            check_fields(part.shape[1], MOMENTS)
         cdef float[:, ::1] y32 = None
         cdef double[:, ::1] y64 = None
         cdef float *out32 = NULL
         cdef double *out64 = NULL
         cdef ic_unit *found = <ic_unit *>&units[0, 0, 0] if units is not None else NULL
-        cdef ic_moments *moments = <ic_moments *>&part[0, 0] if part is not None else NULL
+        cdef ic_moments *moments = moments_in(part)
         cdef int finished
         cdef bint single = chain.dtype == "float32"
         if y is not None and y.size and single:
@@ -534,9 +541,7 @@ cdef class Kernels:
     def chain_output_gradient(self, Chain chain not None, uint64_t trial, double[:, ::1] state,
                               Gradients out, uint8_t[::1] shared, uint8_t[::1] own):
         """The first piece of a backward pass; state (2, MOMENTS), of the last layer, or None."""
-        if state is not None:
-            check_fields(state.shape[1], MOMENTS)
-        cdef ic_moments *moments = <ic_moments *>&state[0, 0] if state is not None else NULL
+        cdef ic_moments *moments = moments_in(state)
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
         cdef bint single = chain.dtype == "float32"
         with nogil:
@@ -557,13 +562,11 @@ cdef class Kernels:
             check_fields(units.shape[2], UNIT)
         if weight_units is not None:
             check_fields(weight_units.shape[2], UNIT)
-        if part is not None:
-            check_fields(part.shape[1], MOMENTS)
         cdef ic_unit *found = <ic_unit *>&units[0, 0, 0] if units is not None else NULL
         cdef ic_unit *squares = (
             <ic_unit *>&weight_units[0, 0, 0] if weight_units is not None else NULL
         )
-        cdef ic_moments *moments = <ic_moments *>&part[0, 0] if part is not None else NULL
+        cdef ic_moments *moments = moments_in(part)
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
         cdef int finished
         cdef bint single = chain.dtype == "float32"
@@ -583,9 +586,7 @@ cdef class Kernels:
         """Of a layer with a norm, after its columns: the gradients of its inputs and of the
         pre-activations below, whose moments go into state (2, MOMENTS) if not None; nothing without
         a norm."""
-        if state is not None:
-            check_fields(state.shape[1], MOMENTS)
-        cdef ic_moments *moments = <ic_moments *>&state[0, 0] if state is not None else NULL
+        cdef ic_moments *moments = moments_in(state)
         cdef const ic_gradients *to = &out.gradients if out is not None else NULL
         cdef bint single = chain.dtype == "float32"
         with nogil:

@@ -51,3 +51,13 @@ def check_residuals(multipliers: Sequence[float | None], widths: Sequence[int]) 
                 f"residual: layer {layer} adds its input to its output, which needs equal widths; "
                 f"got {n_in} and {n_out}"
             )
+
+
+def check_held(residuals: Sequence[float | None], dtype: str) -> None:
+    """ValueError for a multiplier beyond the dtype that a chain computes in."""
+    largest = float(np.finfo(dtype).max)
+    for layer, factor in enumerate(residuals):
+        if factor is not None and abs(factor) > largest:
+            raise ValueError(
+                f"residual of layer {layer} must be a number that {dtype} holds; got {factor!r}"
+            )

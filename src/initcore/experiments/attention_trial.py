@@ -265,7 +265,7 @@ class AttentionWorker:
         for projection in (*self._projections, self._last):
             # What is kept for the way back is each one's own; else one scratch stays in cache.
             scratch = projection.share(nothing if e.backward else scratch)
-        self._sums = Accumulator(ALL_COLUMNS if e.backward else FORWARD_COLUMNS, 0, (0, 0))
+        self._sums = Accumulator(ALL_COLUMNS if e.backward else FORWARD_COLUMNS, 0)
 
     def run(self, start: int, stop: int, cancel: engine.Cancel) -> bool:
         """See ``engine.Worker``."""

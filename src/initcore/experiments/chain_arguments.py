@@ -25,14 +25,11 @@ from initcore.experiments.chain_trial import (
 from initcore.initializers import Initializer, initializer
 from initcore.kernels.arrays import check_array, contiguous
 from initcore.laws import Constant, Law, Normal
-from initcore.results.propagation import function_name, is_function_name
+from initcore.results.propagation import DTYPES, METHODS, function_name, is_function_name
 from initcore.results.records import frozen
 from initcore.streams import check_seed
 
 T = TypeVar("T")
-
-DTYPES = ("float32", "float64")
-METHODS = ("dense", "gram")
 
 
 def relative(rtol: Any) -> float | None:
@@ -232,11 +229,7 @@ def chain_experiment(
         _correlation(correlation, x),
     )
     architecture.check_residuals(experiment.residuals, sizes)
-    largest = float(np.finfo(dtype).max)
-    for layer, multiplier in enumerate(experiment.residuals):
-        if multiplier is not None and abs(multiplier) > largest:
-            accepted = f"a number that {dtype} holds"
-            raise refused(f"residual of layer {layer}", multiplier, accepted, is_value=True)
+    architecture.check_held(experiment.residuals, dtype)
     if experiment.method == "gram":
         _check_gaussian(experiment)
     features = 2 * sum(sizes) + 4 * max(sizes) if backward else 3 * max(sizes)

@@ -291,7 +291,7 @@ class AttentionPropagation(MonteCarlo):
     def _check(self) -> None:
         _check_spec(self)
         columns = ALL_COLUMNS if self.spec["backward"] else FORWARD_COLUMNS
-        if len(self.record.columns) != columns or self.record.maxima.size:
+        if len(self.record.columns) != columns or self.record.maxima.size or self.record.cross:
             raise ValueError(f"{len(self.record.columns)} columns")
 
 

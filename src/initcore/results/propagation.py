@@ -63,6 +63,10 @@ from initcore.specifications import finite_number, integer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# What a chain computes in, and how its trials are drawn.
+DTYPES = ("float32", "float64")
+METHODS = ("dense", "gram")
+
 # A chain's energy is nearly log-normal: where a handful of trials carry the mean, neither it nor
 # its standard error can be trusted, and only a gross factor is called.
 _ENOUGH_TRIALS = 30
@@ -652,9 +656,9 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         raise ValueError(f"correlation {spec['correlation']!r}")
     if type(spec["backward"]) is not bool:
         raise ValueError(f"backward {spec['backward']!r}")
-    if spec["method"] not in ("dense", "gram"):
+    if spec["method"] not in METHODS:
         raise ValueError(f"method {spec['method']!r}")
-    if len(widths) < 2 or spec["dtype"] not in ("float32", "float64"):
+    if len(widths) < 2 or spec["dtype"] not in DTYPES:
         raise ValueError(f"widths {widths}, dtype {spec['dtype']!r}")
     for name, parse in (
         ("activation", activation),
@@ -674,6 +678,7 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
                 parse(entry)
     multipliers = [_per_layer(spec["residual"], layer) for layer in range(len(widths) - 1)]
     architecture.check_residuals(multipliers, widths)
+    architecture.check_held(multipliers, spec["dtype"])
 
 
 def _saved_multiplier(value: Any) -> float:
