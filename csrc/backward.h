@@ -141,12 +141,8 @@ static real *R(gradient_by_state)(const R(chain_layout) * plan, void *shared, si
  * its inputs. */
 static void R(backward_skip)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
                              size_t first, size_t last, void *shared) {
-  const size_t panel = R(chain_panel)(c->layers[l].n_in);
-  const real *dy = R(gradient_by_state)(plan, shared, l + 1);
-  real *dx = R(gradient_by_state)(plan, shared, l);
-  for (size_t p = 0; p < (c->batch + 15) / 16; p++)
-    for (size_t i = p * panel + 16 * first; i < p * panel + 16 * last; i += 16)
-      V(store)(dx + i, V(add)(V(load)(dx + i), V(load)(dy + i)));
+  R(panel_add)(R(gradient_by_state)(plan, shared, l), R(gradient_by_state)(plan, shared, l + 1),
+               R(chain_panel)(c->layers[l].n_in), (c->batch + 15) / 16, first, last);
 }
 
 /* The gradient of state l, there in panels, units first ... last - 1: its moments, times phi' of

@@ -244,6 +244,14 @@ static void R(add_common)(const ic_kernels *k, const ic_chain *c, uint64_t trial
   }
 }
 
+/* x += y, features first ... last - 1 of `panels` panels. */
+static void R(panel_add)(real *x, const real *y, size_t panel, size_t panels, size_t first,
+                         size_t last) {
+  for (size_t p = 0; p < panels; p++)
+    for (size_t i = p * panel + 16 * first; i < p * panel + 16 * last; i += 16)
+      V(store)(x + i, V(add)(V(load)(x + i), V(load)(y + i)));
+}
+
 /* Adds `n` units in panels to their moments. */
 static void R(panel_moments)(const real *x, size_t panel, size_t n, size_t batch,
                              ic_moments *moments) {

@@ -391,23 +391,22 @@ static void R(gram_finish)(const ic_chain *c, const R(gram_layout) * plan, size_
  * branch, there in panels, is added what passed it by; finished. */
 static void R(gram_skip)(const ic_chain *c, const R(gram_layout) * plan, size_t l, size_t first,
                          size_t count, ic_moments *moments, char *base) {
-  const size_t panel = R(chain_panel)(c->layers[l].n_in);
-  const real *dy = REALS(aside);
-  real *dx = REALS(before);
-  for (size_t p = 0; p < plan->panels && c->layers[l].residual; p++)
-    for (size_t i = p * panel + 16 * first; i < p * panel + 16 * (first + count); i += 16)
-      V(store)(dx + i, V(add)(V(load)(dx + i), V(load)(dy + i)));
+  if (c->layers[l].residual)
+    R(panel_add)(REALS(before), REALS(aside), R(chain_panel)(c->layers[l].n_in), plan->panels,
+                 first, first + count);
   R(gram_finish)(c, plan, l, first, count, moments, base);
 }
 
-/* Q of n columns, the inputs x in panels: column j of [sigma X, beta 1] by substitution. */
-static void R(gram_solve)(const R(gram_layout) * plan, size_t batch, size_t n_in, size_t n,
-                          R(gram_law) law, const real *x, const double *factor, size_t rank,
-                          const size_t *pivots, char *base) {
+/* Q of n columns, the inputs x in panels: column j of [sigma X, beta 1] by substitution; 0 if
+ * cancelled. */
+static int R(gram_solve)(const R(gram_layout) * plan, size_t batch, size_t n_in, size_t n,
+                         R(gram_law) law, const real *x, const double *factor, size_t rank,
+                         const size_t *pivots, char *base, const volatile int32_t *cancel) {
   const size_t panel = R(chain_panel)(n_in);
   real *strip = REALS(strip), *q = REALS(q);
   double *solved = DOUBLES(solved), scale[16];
   for (size_t j = 0; j < n; j += 16) {
+    if (*cancel) return 0;
     const size_t count = n - j < 16 ? n - j : 16;
     R(transpose_units)(x + 16 * j, panel, count, batch, strip, 16 * plan->lanes);
     for (size_t i = 0; i < 16; i++) scale[i] = j + i < n_in ? law.sigma : law.beta;
@@ -422,6 +421,7 @@ static void R(gram_solve)(const R(gram_layout) * plan, size_t batch, size_t n_in
       V(store)(q + s * plan->q_stride + j, IC_JOIN(IC_REAL, from_f64)(v));
     }
   }
+  return 1;
 }
 
 /* From the gradient of layer l's pre-activations that of its inputs, l > 0, finished; D D' is there
@@ -451,7 +451,7 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
   if (*cancel) return 0;
   for (size_t p = 0; p < panels; p++)
     for (size_t i = 0; i < 16; i++) x[p * panel + 16 * n_in + i] = 1;
-  R(gram_solve)(plan, batch, n_in, n, law, x, factor, rank, pivots, base);
+  if (!R(gram_solve)(plan, batch, n_in, n, law, x, factor, rank, pivots, base, cancel)) return 0;
 
   /* middle = dH Z, coefficients = G Q' with G in dx */
   memset(middle, 0, panels * left_panel * sizeof(real));
@@ -468,8 +468,12 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
     R(gram_draw)(k, c, plan, gradient_stream + trial, j, rows, slab);
     R(gram_multiply)(plan, batch, slab, rows, NULL, left, columns, dx + 16 * j, panel);
   }
-  R(multiply)(q, (ptrdiff_t)plan->q_stride, rank, n, NULL, dx, (ptrdiff_t)panel, coefficients,
-              (ptrdiff_t)left_panel, panels);
+  for (size_t s = 0; s < rank; s += plan->rows) {
+    if (*cancel) return 0;
+    R(multiply)(q + s * plan->q_stride, (ptrdiff_t)plan->q_stride,
+                rank - s < plan->rows ? rank - s : plan->rows, n, NULL, dx, (ptrdiff_t)panel,
+                coefficients + 16 * s, (ptrdiff_t)left_panel, panels);
+  }
   const vreal sigma = V(set)((real)law.sigma);
   for (size_t p = 0; p < panels; p++)
     for (size_t i = p * left_panel; i < p * left_panel + 16 * rank; i += 16)
