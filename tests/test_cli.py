@@ -18,7 +18,8 @@ pytest.importorskip("rich")
 
 import initcore as ic
 from initcore.cli import main
-from initcore.results.propagation import Comparison, Propagation
+from initcore.results.comparison import Comparison
+from initcore.results.propagation import Propagation
 from initcore.results.text import number
 
 SMALL = ["--width", "16", "--layers", "4", "--batch", "8", "--trials", "6"]

@@ -20,9 +20,10 @@ from initcore._core import MOMENTS
 from initcore.reference.exact_sum import exact_sums
 from initcore.results import exact, text
 from initcore.results.chain_record import ChainAccumulator
+from initcore.results.comparison import Comparison
 from initcore.results.exact import Accumulator
 from initcore.results.layers import FIELDS, ChainLayers, LayerStats
-from initcore.results.propagation import Comparison, Propagation
+from initcore.results.propagation import Propagation
 from initcore.results.softmax_rows import SoftmaxRows
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)

@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     from .kernels.softmax import softmax, softmax_backward
     from .results.attention import AttentionPropagation
     from .results.attention_rows import AttentionRows, AttentionSummary
+    from .results.comparison import Comparison
     from .results.layers import ChainLayers, LayerStats
-    from .results.propagation import Comparison, Propagation
+    from .results.propagation import Propagation
     from .results.scaling_comparison import ScalingComparison
     from .results.softmax_rows import SoftmaxRows, SoftmaxSummary
 
@@ -68,7 +69,7 @@ _LATER = {
     "AttentionRows": "results.attention_rows",
     "AttentionSummary": "results.attention_rows",
     "ChainLayers": "results.layers",
-    "Comparison": "results.propagation",
+    "Comparison": "results.comparison",
     "LayerStats": "results.layers",
     "Propagation": "results.propagation",
     "ScalingComparison": "results.scaling_comparison",

@@ -28,7 +28,7 @@ from initcore.cli.common import (
 )
 from initcore.experiments.chain import compare_inits
 from initcore.initializers import initializer
-from initcore.results.propagation import Comparison
+from initcore.results.comparison import Comparison
 from initcore.results.text import text_table
 from initcore.specifications import split_top_level
 

@@ -19,8 +19,9 @@ from initcore.experiments.chain_trial import ChainExperiment, WeightFunction
 from initcore.initializers import Initializer
 from initcore.kernels.chain import share_trials
 from initcore.results.chain_record import has_stream, settled
+from initcore.results.comparison import Comparison
 from initcore.results.exact import ExactRecord
-from initcore.results.propagation import Comparison, Propagation
+from initcore.results.propagation import Propagation
 from initcore.streams import resolve_threads
 
 ActivationLike = str | Activation

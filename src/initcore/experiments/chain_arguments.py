@@ -25,7 +25,7 @@ from initcore.experiments.chain_trial import (
 from initcore.initializers import Initializer, initializer
 from initcore.kernels.arrays import check_array, contiguous
 from initcore.laws import Constant, Law, Normal
-from initcore.results.propagation import DTYPES, METHODS, function_name, is_function_name
+from initcore.results.chain_spec import DTYPES, METHODS, function_name, is_function_name
 from initcore.results.records import frozen
 from initcore.streams import check_seed
 

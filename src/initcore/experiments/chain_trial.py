@@ -21,8 +21,8 @@ from initcore.initializers import Initializer, initializer, normal
 from initcore.kernels.arrays import check_array, contiguous
 from initcore.kernels.chain import run_shared, run_shared_backward
 from initcore.results.chain_record import ChainAccumulator, has_stream
+from initcore.results.chain_spec import function_name
 from initcore.results.exact import ExactRecord
-from initcore.results.propagation import function_name
 from initcore.streams import stream_id
 from initcore.structures import Moments
 

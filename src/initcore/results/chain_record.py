@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from initcore.results.exact import Accumulator, ExactRecord, portable_log
-from initcore.results.layers import AVERAGED, LayerStats
+from initcore.results.exact import Accumulator, ExactRecord, ExactSum, portable_log
+from initcore.results.layers import AVERAGED, ChainLayers, LayerStats
 from initcore.results.records import Array
 
+# The sides of a layer, in the order of the fields of ChainLayers.
 PRE, POST, GRAD_PRE, GRAD_POST, GRAD_WEIGHT = range(5)
+_FIELDS = ("pre", "post", "grad_pre", "grad_post", "grad_weight")
 
 # What a record sums up of every side but GRAD_WEIGHT.
 _SUMMED = (*AVERAGED, "log_energy")
@@ -35,6 +37,17 @@ def column_of(n_layers: int, side: int, name: str, layer: int) -> int:
     if side == GRAD_WEIGHT:
         return GRAD_WEIGHT * len(_SUMMED) * n_layers + layer - 1
     return (side * len(_SUMMED) + _SUMMED.index(name)) * n_layers + layer - 1
+
+
+def second_moment(record: ExactRecord, n_layers: int, side: int, layer: int) -> ExactSum:
+    """The sums of a layer's second moment; ``layer`` counts from 1."""
+    return record.columns[column_of(n_layers, side, "second_moment", layer)]
+
+
+def statistics_of(layers: ChainLayers, side: int) -> LayerStats:
+    """Those of one side, which there are."""
+    found: LayerStats = getattr(layers, _FIELDS[side])
+    return found
 
 
 def record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
@@ -87,7 +100,7 @@ def settled(
     is at most ``rtol`` of its mean."""
     for direction in directions(backward, stream):
         last = direction.order(n_layers)[-1]
-        one = record.columns[column_of(n_layers, direction.side, "second_moment", last)]
+        one = second_moment(record, n_layers, direction.side, last)
         if not one.standard_error() <= rtol * one.mean():
             return False
     return True
