@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`import initcore`: every public name is there, and what is slow to load comes when it is used."""
 
+import ast
+import graphlib
 import subprocess
 import sys
+from pathlib import Path
 
 import initcore as ic
 
@@ -39,3 +42,32 @@ def test_every_public_name_is_there():
     assert set(ic.__all__) <= set(dir(ic))
     for name in ic.__all__:
         assert getattr(ic, name) is not None
+
+
+def imported(path, package):
+    """The modules of the package that one imports when it is imported itself: not in a function,
+    and not for a type checker alone."""
+    names = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *(node.module.split(".") if node.module else [])])
+            names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def test_data_flows_one_way():
+    """No module imports, over however many others, itself."""
+    root = Path(ic.__file__).parent
+    graph = {}
+    for path in root.rglob("*.py"):
+        parts = ["initcore", *path.relative_to(root).with_suffix("").parts]
+        package = parts[:-1]
+        name = ".".join(package if parts[-1] == "__init__" else parts)
+        graph[name] = imported(path, package)
+    own = {name: {other for other in others if other in graph and other != "initcore"}
+           for name, others in graph.items() if name != "initcore"}  # fmt: skip
+    assert "initcore.theory.chain" in own["initcore.results.advice"]
+    graphlib.TopologicalSorter(own).prepare()  # CycleError names the cycle
