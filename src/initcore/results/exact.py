@@ -100,15 +100,12 @@ class LogHistogram(NamedTuple):
         at p ± √(p(1 − p)/n), a standard deviation of the share of n values that are below the p-th
         (Woodruff 1952). NaN where that reaches 0 or 1: of a single value, and in tails of few."""
         n = sum(count for _, count in self.bins)
-        steps = [math.sqrt(p * (1 - p) / n) if n else math.nan for p in fractions]
-        steps = [
-            step if step < min(p, 1 - p) else math.nan
+        steps = [math.sqrt(p * (1 - p) / n) if n else math.inf for p in fractions]
+        ends = [
+            (p - step, p + step) if step < min(p, 1 - p) else (math.nan, math.nan)
             for p, step in zip(fractions, steps, strict=True)
         ]
-        lows, highs = (
-            self.quantiles([p + sign * step for p, step in zip(fractions, steps, strict=True)])
-            for sign in (-1, 1)
-        )
+        lows, highs = map(self.quantiles, zip(*ends, strict=True))
         return [(high - low) / 2 for low, high in zip(lows, highs, strict=True)]
 
     def _power_sums(self, sums: ExactSum) -> tuple[int, int, int, int]:
