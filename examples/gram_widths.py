@@ -9,7 +9,7 @@ beside its exact law (Hanin & Nica 2019), about 5 layers/width. Most of the time
 width, whose four trials leave a wide interval.
 """
 
-import resource
+import math
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -20,14 +20,26 @@ from matplotlib.figure import Figure
 
 import initcore as ic
 
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None
+
+
+def peak_megabytes() -> float:
+    """The peak memory of this process so far; NaN where the system does not say."""
+    if resource is None:
+        return math.nan
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, else kilobytes
+
 
 def propagate(width: int, n_layers: int, batch: int, trials: int) -> tuple[float, float, float]:
     """Variance of ln E[x²] over trials; seconds; peak memory of this process in megabytes."""
     start = time.perf_counter()
     result = ic.propagate([width] * (n_layers + 1), batch=batch, trials=trials, method="gram")
     seconds = time.perf_counter() - start
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(result.post.log_energy_var[-1]), seconds, kilobytes / 1024
+    return float(result.post.log_energy_var[-1]), seconds, peak_megabytes()
 
 
 def interval(degrees: int) -> np.ndarray:

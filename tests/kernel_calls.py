@@ -102,24 +102,41 @@ def run_chain(kernels, spec, trial=0, n_trials=1, y_shape=None):
 def run_columns(kernels, spec, cuts, trial=0, y_shape=None):
     """(states, y) of one trial in pieces: `cuts` are the ranges of a layer's outputs, in the order
     in which they are computed, as fractions."""
-    dtype, _, batch, widths, *_ = spec
     chain = _core.Chain(*spec)
+    y = None if y_shape is None else np.empty(y_shape, dtype=spec[0])
+    workspaces = dirty_workspaces(kernels, chain)
+    return forward_columns(kernels, chain, spec, cuts, trial, y, *workspaces), y
+
+
+def dirty_workspaces(kernels, chain):
+    """That which threads share, and a thread's own."""
+    size = kernels.chain_workspace(chain)
+    return np.full(size, 255, np.uint8), np.full(size, 255, np.uint8)
+
+
+def pieces(cuts, n):
+    """(first, last, the states to be written) of each range of n units; and all those states."""
+    parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
+    return [(int(a * n), int(b * n), part) for (a, b), part in zip(cuts, parts, strict=True)], parts
+
+
+def forward_columns(kernels, chain, spec, cuts, trial, y, shared, own):
+    """The states of the forward pass."""
+    _, _, batch, widths, *_ = spec
+    cancel = np.zeros(1, np.int32)
     states = np.zeros((len(widths) - 1, 2, len(FIELDS)))
-    y = None if y_shape is None else np.empty(y_shape, dtype=dtype)
-    shared, own = (np.full(kernels.chain_workspace(chain), 255, np.uint8) for _ in range(2))
     kernels.chain_input(chain, trial, shared)
     for layer, n_out in enumerate(widths[1:]):
         kernels.chain_norm(chain, layer, shared)
         units = np.full((n_out, 2, _core.UNIT), np.nan)
-        parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
-        for part, (first, last) in zip(parts, cuts, strict=True):
+        ranges, parts = pieces(cuts, n_out)
+        for first, last, part in ranges:
             assert kernels.chain_columns(
-                chain, trial, layer, int(first * n_out), int(last * n_out), units, part, y,
-                shared, own, np.zeros(1, np.int32),
-            )  # fmt: skip
+                chain, trial, layer, first, last, units, part, y, shared, own, cancel
+            )
         kernels.chain_merge(units, batch, parts, states[layer])
         kernels.chain_cosines(chain, layer, False, states[layer], shared, own)
-    return states, y
+    return states
 
 
 NORMS = {None: 0, "rms": _core.RMS_NORM, "layer": _core.LAYER_NORM}
@@ -170,21 +187,9 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
     _, _, batch, widths, *_ = spec
     chain = _core.Chain(*spec)
     n_layers = len(widths) - 1
-    states, gradients = (np.zeros((n_layers, k, len(FIELDS))) for k in (2, 3))
-    shared, own = (np.full(kernels.chain_workspace(chain), 255, np.uint8) for _ in range(2))
-    cancel = np.zeros(1, np.int32)
-    kernels.chain_input(chain, trial, shared)
-    for layer, n_out in enumerate(widths[1:]):
-        kernels.chain_norm(chain, layer, shared)
-        units = np.full((n_out, 2, _core.UNIT), np.nan)
-        parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
-        for part, (first, last) in zip(parts, cuts, strict=True):
-            ends = int(first * n_out), int(last * n_out)
-            assert kernels.chain_columns(
-                chain, trial, layer, *ends, units, part, None, shared, own, cancel
-            )
-        kernels.chain_merge(units, batch, parts, states[layer])
-        kernels.chain_cosines(chain, layer, False, states[layer], shared, own)
+    gradients, cancel = np.zeros((n_layers, 3, len(FIELDS))), np.zeros(1, np.int32)
+    shared, own = dirty_workspaces(kernels, chain)
+    states = forward_columns(kernels, chain, spec, cuts, trial, None, shared, own)
     kernels.chain_output_gradient(chain, trial, gradients[-1, :2], out, shared, own)
     kernels.chain_cosines(chain, n_layers - 1, True, gradients[-1, :2], shared, own)
     for layer in reversed(range(n_layers)):
@@ -193,12 +198,12 @@ def run_backward_columns(kernels, spec, cuts, trial=0, out=None):
             np.full((n_in, 2, _core.UNIT), np.nan),
             np.full((n_in, 1, _core.UNIT), np.nan),
         )
-        parts = np.full((len(cuts), 2, len(FIELDS)), np.nan)
-        for part, (first, last) in zip(parts, cuts, strict=True):
-            ends = int(first * n_in), int(last * n_in)
+        ranges, parts = pieces(cuts, n_in)
+        for first, last, part in ranges:
             assert kernels.chain_backward_columns(
-                chain, trial, layer, *ends, units, weight_units, part, out, shared, own, cancel
-            )
+                chain, trial, layer, first, last, units, weight_units, part, out, shared, own,
+                cancel,
+            )  # fmt: skip
         below = gradients[layer - 1, :2] if layer else None
         kernels.chain_norm_backward(chain, layer, below, out, shared)
         if layer:

@@ -596,12 +596,13 @@ class TestComparison:
         assert str(comparison).splitlines()[0] == comparison[0].setting
         assert "<table>" in comparison._repr_html_()
 
-    def test_costs_are_measured_beside_each_other(self):
-        comparison = self.compare("none", "qk_norm", d_model=256, seq=32)
-        plain, normed = comparison.seconds
-        assert 0 < plain < normed  # the norms are three passes over q and k more
-        assert comparison.table()[1][-1] == "×1.00"
-        assert comparison.equals(type(comparison)(comparison.results, (1.0, 1.0)))
+    def test_costs_are_shown_beside_the_least(self):
+        comparison = self.compare("none", "qk_norm")
+        assert len(comparison.seconds) == 2
+        assert min(comparison.seconds) > 0
+        slow = type(comparison)(comparison.results, (3.0, 1.25))
+        assert [row[-1] for row in slow.table()[1:]] == ["×2.40", "×1.00"]
+        assert slow.equals(comparison)  # what it took is no part of what was found
 
     def test_files(self, tmp_path):
         comparison = self.compare("sqrt_dk", "learned(2)")

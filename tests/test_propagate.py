@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import initcore as ic
+from initcore.results.layers import QUANTILES
 from initcore.results.text import measured, number
 
 
@@ -482,9 +483,12 @@ class TestLogEnergy:
             law = ic.theory.log_energy("relu", widths[: layer + 1])
             stats, at = result.post, layer - 1
             assert near(stats.log_energy_mean[at], stats.se.log_energy_mean[at], law.mean)
-            assert near(stats.log_energy_var[at], law.var * math.sqrt(3 / trials), law.var)
+            assert near(stats.log_energy_var[at], stats.se.log_energy_var[at], law.var)
             low, *_, high = stats.log_energy_quantiles[:, at]
             assert high - low == pytest.approx(2 * 1.645 * math.sqrt(law.var), rel=0.15)
+            # of a law that is normal but for a part in the width
+            normal = law.var * math.sqrt(2 / trials)
+            assert stats.se.log_energy_var[at] == pytest.approx(normal, rel=0.2)
         top = result.grad_post
         assert top.log_energy_mean[7] == top.log_energy_var[7] == 0
         assert top.log_energy_quantiles[2, 7] < 1 / 32
@@ -501,6 +505,56 @@ class TestLogEnergy:
             found = whole.pre.log_energy_quantiles[row, 2]
             beside = [np.quantile(logs, fraction, method=m) for m in ("lower", "higher")]
             assert beside[0] - 0.05 <= found <= beside[1] + 0.05
+
+    @pytest.mark.parametrize("method", ["dense", "gram"])
+    def test_of_weights_it_is_relative_to_the_gradient_that_enters(self, method):
+        """ln(E[(∂/∂W)²] / E[(∂/∂x_L)²]), from the two of each trial; merged, the same."""
+        chain = {"widths": [6, 8, 5], "batch": 3, "backward": True, "method": method}
+        trials = [ic.propagate(**chain, trials=range(t, t + 1)) for t in range(30)]
+        whole = sum(trials[1:], trials[0])
+        assert whole.equals(ic.propagate(**chain, trials=30))
+        logs = np.log([
+            one.grad_weight.second_moment / one.grad_post.second_moment[-1] for one in trials
+        ])  # fmt: skip
+        stats = whole.grad_weight
+        np.testing.assert_allclose(stats.log_energy_mean, logs.mean(axis=0), rtol=1e-13)
+        np.testing.assert_allclose(stats.log_energy_var, logs.var(axis=0, ddof=1), rtol=1e-12)
+        np.testing.assert_allclose(
+            stats.se.log_energy_mean, logs.std(axis=0, ddof=1) / math.sqrt(30), rtol=1e-12
+        )
+        fourth = np.mean((logs - logs.mean(axis=0)) ** 4, axis=0)
+        spread = (fourth - 27 / 29 * logs.var(axis=0, ddof=1) ** 2) / 30
+        np.testing.assert_allclose(stats.se.log_energy_var, np.sqrt(spread), rtol=1e-11)
+        lower, higher = (
+            np.quantile(logs, QUANTILES, axis=0, method=m) for m in ("lower", "higher")
+        )
+        assert np.all(lower - 1 / 32 <= stats.log_energy_quantiles)
+        assert np.all(stats.log_energy_quantiles <= higher + 1 / 32)
+        assert np.isfinite(stats.se.log_energy_quantiles).all()
+        assert stats.dead_trials.tolist() == stats.overflow_trials.tolist() == [0, 0]
+
+    def test_of_weights_dead_and_overflowed_trials_are_counted_apart(self):
+        """Where x or the gradient is 0 in all the batch, ∂/∂W is; where one is not finite, too."""
+        result = ic.propagate([2] * 4, batch=1, trials=200, backward=True)
+        dead, by_h = result.grad_weight.dead_trials, result.grad_pre.dead_trials
+        below = [0, *result.post.dead_trials[:-1]]
+        assert np.all(np.maximum(below, by_h) <= dead)
+        assert np.all(dead <= np.add(below, by_h))
+        assert 0 < dead[0] < 200
+        assert np.isfinite(result.grad_weight.log_energy_mean).all()
+        result = ic.propagate([8] * 4, init="normal(std=1e20)", trials=4, backward=True)
+        assert result.grad_weight.overflow_trials.tolist() == [4, 4, 4]
+        assert np.isnan(result.grad_weight.log_energy_mean).all()
+        assert np.isnan(result.grad_weight.se.log_energy_quantiles).all()
+
+    @pytest.mark.parametrize("trials", [1, 2])
+    def test_one_trial_has_no_standard_error(self, trials):
+        result = ic.propagate([8] * 3, trials=trials, backward=True)
+        for side in ("pre", "post", "grad_pre", "grad_post", "grad_weight"):
+            se = getattr(result, side).se
+            assert np.isnan(se.log_energy_var).all() == (trials == 1)
+            assert np.isnan(se.log_energy_quantiles[2]).all() == (trials == 1)
+            assert np.isnan(se.log_energy_quantiles[[0, 1, 3, 4]]).all() == (trials < 4)
 
     def test_it_is_relative_to_the_input(self):
         """A linear layer of ones after inputs of its own: units agree, so ln of Σ² over energy."""

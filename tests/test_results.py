@@ -22,7 +22,7 @@ from initcore.results import exact, text
 from initcore.results.chain_record import ChainAccumulator
 from initcore.results.comparison import Comparison
 from initcore.results.exact import Accumulator
-from initcore.results.layers import FIELDS, ChainLayers, LayerStats
+from initcore.results.layers import FIELDS, QUANTILES, ChainLayers, LayerStats
 from initcore.results.propagation import Propagation
 from initcore.results.softmax_rows import SoftmaxRows
 
@@ -32,6 +32,13 @@ extreme = st.builds(
     math.copysign,
     st.one_of(st.sampled_from([1e-300, 5e-324, 1.0, 1 / 3, 1e300]), finite.map(abs)),
     st.sampled_from([1.0, -1.0]),
+)
+# Logarithms of doubles and their differences; some all but equal.
+LOGARITHMS = st.one_of(
+    st.floats(2**-40, 1500).map(lambda x: -x),
+    st.floats(2**-40, 1500),
+    st.integers(-8, 8).map(lambda k: 0.7 + k * 2**-53),
+    st.sampled_from([0.0, -(2.0**-53), 3 * 2.0**-106, 745.1332191019411]),
 )
 SPEC = {
     "widths": [4, 3, 2],
@@ -146,9 +153,16 @@ class TestLogarithms:
         assert edges[4] == pytest.approx(-1074 * math.log(2), rel=1e-15)
 
     def histogram(self, values):
-        accumulator = Accumulator(1, 1, n_histograms=1)
-        accumulator.count(np.array(values, float)[:, np.newaxis])
-        return accumulator.record().histograms[0]
+        return self.kept(np.array(values, float)[:, np.newaxis])[1][0]
+
+    def kept(self, logs):
+        """The exact sums and the histograms of the columns of logs (trials, m)."""
+        m = logs.shape[1]
+        accumulator = Accumulator(m, m, n_histograms=m)
+        accumulator.add(np.where(np.isfinite(logs), logs, np.nan), np.abs(logs))
+        accumulator.count(logs)
+        record = accumulator.record()
+        return record.columns, record.histograms
 
     def test_quantiles_are_known_to_the_width_of_a_bin(self, rng):
         values = rng.normal(size=999) * 3
@@ -163,9 +177,107 @@ class TestLogarithms:
 
     def test_what_has_no_logarithm_is_counted_apart(self):
         found = self.histogram([-math.inf, 0.5, math.nan, math.inf, 0.5, -0.001])
-        assert found == (1, 2, ((-1, 1), (16, 2)))
-        assert found + self.histogram([0.51]) == (1, 2, ((-1, 1), (16, 3)))
+        assert found[:3] == (1, 2, ((-1, 1), (16, 2)))
+        assert (found + self.histogram([0.51]))[:3] == (1, 2, ((-1, 1), (16, 3)))
         assert all(map(math.isnan, self.histogram([math.inf]).quantiles((0.5,))))
+
+    @given(st.lists(LOGARITHMS, min_size=1, max_size=20), st.integers(0, 20))
+    def test_higher_powers_are_exact_however_they_are_split(self, values, cut):
+        found = self.histogram(values)
+        exact_values = list(map(Fraction, values))
+        assert Fraction(found.cubes, 2**1074) == sum(x**3 for x in exact_values)
+        assert Fraction(found.fourths, 2**2148) == sum(x**4 for x in exact_values)
+        parts = [part for part in (values[:cut], values[cut:]) if part]
+        first, *others = (self.histogram([*part, math.inf]) for part in parts)
+        merged = first + others[0] if others else first
+        assert merged == found._replace(overflowed=len(parts))
+
+    @given(st.lists(LOGARITHMS, min_size=2, max_size=20))
+    def test_the_variance_has_the_standard_error_of_its_definition(self, values):
+        """√((m₄ − (T − 3)/(T − 1) s⁴)/T), also where the values agree to their last bits."""
+        (sums,), (counted,) = self.kept(np.array(values)[:, np.newaxis])
+        exact_values, n = list(map(Fraction, values)), len(values)
+        mean = sum(exact_values) / n
+        square, fourth = (sum((x - mean) ** k for x in exact_values) for k in (2, 4))
+        expected = (fourth / n - Fraction(n - 3, n - 1) * (square / (n - 1)) ** 2) / n
+        with localcontext() as context:
+            context.prec, context.Emin, context.Emax = 60, -9999, 9999
+            root = (Decimal(expected.numerator) / Decimal(expected.denominator)).sqrt()
+        assert counted.variance_error(sums) == float(root)
+        counted.check(sums)
+
+    @pytest.mark.parametrize(
+        ("law", "fourth"),
+        [
+            (lambda rng, size: rng.normal(size=size), 3),
+            (lambda rng, size: rng.exponential(size=size) - 1, 9),
+            (lambda rng, size: rng.uniform(-(3**0.5), 3**0.5, size=size), 1.8),
+        ],
+        ids=["normal", "exponential", "uniform"],
+    )
+    @pytest.mark.parametrize(("mean", "std"), [(0.0, 2.0), (-30.0, 1e-6)])
+    def test_variances_scatter_as_their_standard_errors_say(self, rng, law, fourth, mean, std):
+        """500 samples of 200 of known laws, wide and far below a bin: the mean of the squared
+        errors is Var(s²) = (μ₄ − (T − 3)/(T − 1) σ⁴)/T, and that of (s² − σ²)² as well."""
+        samples, n = 500, 200
+        logs = mean + std * law(rng, (n, samples))
+        columns, histograms = self.kept(logs)
+        variances = np.array([column.variance() for column in columns]) / std**2
+        errors = [h.variance_error(c) for h, c in zip(histograms, columns, strict=True)]
+        squares = (np.array(errors) / std**2) ** 2
+        expected = (fourth - (n - 3) / (n - 1)) / n
+        # m₄ and s⁴ are off by O(1/T) of themselves: of the exponential's, by a tenth
+        limit = 5 * squares.std(ddof=1) / math.sqrt(samples) + 0.1 * expected
+        assert abs(squares.mean() - expected) <= limit
+        scatter = (variances - 1) ** 2
+        limit = 5 * scatter.std(ddof=1) / math.sqrt(samples)
+        assert abs(scatter.mean() - expected) <= limit
+
+    @pytest.mark.parametrize("law", ["normal", "exponential"])
+    def test_quantiles_scatter_as_their_standard_errors_say(self, rng, law):
+        """500 samples of 400 of known laws, much wider than a bin: 95.4 % of the quantiles lie
+        within two standard errors of the law's, and the errors are √(p(1 − p)/T) over the density
+        there."""
+        samples, n, wide = 500, 400, 40.0
+        if law == "normal":
+            logs = wide * rng.normal(size=(n, samples))
+            known = wide * np.array([-1.6448536, -0.6744898, 0, 0.6744898, 1.6448536])
+            density = np.exp(-((known / wide) ** 2) / 2) / math.sqrt(2 * math.pi) / wide
+        else:
+            logs = wide * rng.exponential(size=(n, samples))
+            known, density = (
+                -wide * np.log1p(-np.array(QUANTILES)),
+                (1 - np.array(QUANTILES)) / wide,
+            )
+        histograms = self.kept(logs)[1]
+        found = np.array([h.quantiles(QUANTILES) for h in histograms])
+        errors = np.array([h.quantile_errors(QUANTILES) for h in histograms])
+        share = 0.9545  # of a normal; √(0.0455 · 0.9545/500) = 0.0093
+        covered = np.mean(np.abs(found - known) <= 2 * errors, axis=0)
+        assert np.all(np.abs(covered - share) <= 5 * 0.0093)
+        expected = np.sqrt(np.array(QUANTILES) * (1 - np.array(QUANTILES)) / n) / density
+        # The density changes over the interval: in the tails, by a few per cent.
+        limit = 5 * errors.std(axis=0, ddof=1) / math.sqrt(samples) + 0.04 * expected
+        assert np.all(np.abs(errors.mean(axis=0) - expected) <= limit)
+
+    def test_a_quantile_has_no_error_where_its_tail_has_no_trials(self):
+        """p ± √(p(1 − p)/T) leaves (0, 1) for T < (1 − p)/p: 20 trials for 5 %, 4 for a quarter."""
+        for n, known in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 3), (18, 3), (20, 5)):
+            errors = self.histogram(np.linspace(-1, 1, n)).quantile_errors(QUANTILES)
+            assert np.isfinite(errors).tolist() == [
+                min(p, 1 - p) > math.sqrt(p * (1 - p) / n) if n else False for p in QUANTILES
+            ]
+            assert np.isfinite(errors).sum() == known
+
+    def test_what_has_no_logarithm_does_not_count_in_errors(self):
+        values = [0.5, 1.25, -3.0, 0.75]
+        (sums, *_), (counted, *_) = self.kept(np.array(values)[:, np.newaxis])
+        odd = [*values, -math.inf, math.nan, math.inf]
+        (found, *_), (others, *_) = self.kept(np.array(odd)[:, np.newaxis])
+        assert others.variance_error(found) == counted.variance_error(sums) > 0
+        assert others.quantile_errors((0.5,)) == counted.quantile_errors((0.5,))
+        (one, *_), (alone, *_) = self.kept(np.array([[2.0], [math.nan]]))
+        assert math.isnan(alone.variance_error(one))
 
 
 class TestMerging:
@@ -353,7 +465,7 @@ class TestFiles:
         data = json.loads(text, parse_constant=refuse)
         assert data["pre"]["second_moment"] == ["NaN", "NaN"]
         assert data["pre"]["abs_max"] == ["Infinity", "Infinity"]
-        assert (data["format"], data["version"]) == ("initcore.propagation", 1)
+        assert (data["format"], data["version"]) == ("initcore.propagation", 2)
 
     def test_comparison_round_trip(self, tmp_path):
         a, b = chain_result(states_of([1.0])), chain_result(states_of([2.0]), init="ones()")
@@ -367,12 +479,20 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         "change",
-        [{"format": "initcore.attention"}, {"version": 2}, {"record": {}}, {"trials": [1]}],
+        [{"format": "initcore.attention"}, {"version": 3}, {"record": {}}, {"trials": [1]}],
     )
     def test_other_or_damaged_data_is_refused(self, change):
         data = chain_result(states_of([1.0])).to_dict()
         with pytest.raises(ValueError, match=r"initcore\.propagation"):
             Propagation.from_dict({**data, **change})
+
+    @pytest.mark.parametrize("kind", [Propagation, Comparison])
+    def test_an_older_file_is_refused_by_its_version(self, kind):
+        """Version 1 had no higher powers of logarithms, and no logarithm of weights' gradients."""
+        result = chain_result(states_of([1.0]))
+        data = (result if kind is Propagation else Comparison((result,))).to_dict()
+        with pytest.raises(ValueError, match=rf"'{kind.FORMAT}', version 2 is needed; got .*, 1$"):
+            kind.from_dict({**data, "version": 1})
 
     def test_columns_that_do_not_fit_the_widths_are_refused(self):
         data = chain_result(states_of([1.0])).to_dict()
@@ -573,7 +693,13 @@ class TestDamagedFiles:
             lambda d: d["record"]["histograms"][0].__setitem__(2, [[10**6, 4]]),
             lambda d: d["record"]["histograms"][0].__setitem__(2, [[-(10**400), 4]]),
             lambda d: d["record"]["histograms"][0].__setitem__(2, [[3, 5]]),
-            lambda d: d["record"]["histograms"].__setitem__(0, [1, 0, [[3, 3]]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(slice(0, 3), [1, 0, [[3, 3]]]),
+            lambda d: d["record"]["histograms"][0].__setitem__(3, "0x1p9"),
+            lambda d: d["record"]["histograms"][0].__setitem__(3, "-0x1p9"),
+            lambda d: d["record"]["histograms"][0].__setitem__(3, None),
+            lambda d: d["record"]["histograms"][0].__setitem__(4, "0x1p-40"),
+            lambda d: d["record"]["histograms"][0].__setitem__(4, "-0x1p0"),
+            lambda d: d["record"]["histograms"][0].pop(),
             lambda d: d["record"]["cross"].__setitem__(0, [4, "0x0p0"]),
             lambda d: d["record"]["cross"].__setitem__(0, [4, "0x1p0"]),
             lambda d: d["record"]["cross"].__setitem__(0, [4, "0x1p99"]),
@@ -614,7 +740,7 @@ class TestDamagedFiles:
 
     @pytest.mark.parametrize("results", [None, [], 5, [{}], [[]]])
     def test_a_comparison_too(self, results):
-        data = {"format": "initcore.comparison", "version": 1, "results": results}
+        data = {"format": "initcore.comparison", "version": 2, "results": results}
         with pytest.raises(ValueError, match=r"damaged|format"):
             Comparison.from_dict(data)
 

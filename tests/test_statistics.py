@@ -17,13 +17,13 @@ from tools.draw_statistics import (
     HALVES,
     LAWS,
     cells,
+    chi_square_score,
     count_score,
     first_draws,
     half,
     keys,
     magnitudes,
     measure,
-    normal_score,
     normal_tail,
     rounding_boundaries,
     stream_draws,
@@ -112,7 +112,7 @@ def test_rare_counts_have_exact_limits(count, mean, score):
 
 def test_a_chi_square_of_100_freedoms_has_its_tabulated_quantile():
     # its 99.9th percentile is 149.449
-    assert abs(normal_score(49.449 / math.sqrt(200), math.sqrt(0.08)) - 3.090) < 0.01
+    assert abs(chi_square_score(149.449, 100) - 3.090) < 0.01
 
 
 # --- faults must go red ---------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from initcore.results.records import Array
 PRE, POST, GRAD_PRE, GRAD_POST, GRAD_WEIGHT = range(5)
 _FIELDS = ("pre", "post", "grad_pre", "grad_post", "grad_weight")
 
-# What a record sums up of every side but GRAD_WEIGHT.
+# What a record sums up of every side but the last, and of that.
 _SUMMED = (*AVERAGED, "log_energy")
+_SUMMED_BY_WEIGHT = ("second_moment", "log_energy")
 
 
 def middle(n_layers: int) -> int:
@@ -32,11 +33,10 @@ def middle(n_layers: int) -> int:
 def column_of(n_layers: int, side: int, name: str, layer: int) -> int:
     """Where the record of a chain keeps a statistic; ``layer`` counts from 1.
 
-    Of a weight's gradient it keeps the second moment alone.
+    Of a weight's gradient it keeps the second moment and the log energy alone.
     """
-    if side == GRAD_WEIGHT:
-        return GRAD_WEIGHT * len(_SUMMED) * n_layers + layer - 1
-    return (side * len(_SUMMED) + _SUMMED.index(name)) * n_layers + layer - 1
+    names = _SUMMED_BY_WEIGHT if side == GRAD_WEIGHT else _SUMMED
+    return (side * len(_SUMMED) + names.index(name)) * n_layers + layer - 1
 
 
 def second_moment(record: ExactRecord, n_layers: int, side: int, layer: int) -> ExactSum:
@@ -50,10 +50,11 @@ def statistics_of(layers: ChainLayers, side: int) -> LayerStats:
     return found
 
 
-def record_sizes(n_layers: int, backward: bool) -> tuple[int, int]:
-    """The numbers of columns and of maxima, and of histograms, in the record of a chain."""
+def record_sizes(n_layers: int, backward: bool) -> tuple[int, int, int]:
+    """The numbers of columns, of maxima and of histograms in the record of a chain."""
     sides = 4 if backward else 2
-    return (sides * len(_SUMMED) + backward) * n_layers, sides * n_layers
+    columns = sides * len(_SUMMED) + (len(_SUMMED_BY_WEIGHT) if backward else 0)
+    return columns * n_layers, sides * n_layers, (sides + backward) * n_layers
 
 
 class Direction(NamedTuple):
@@ -118,8 +119,8 @@ class ChainAccumulator(Accumulator):
                 column_of(n_layers, direction.side, "second_moment", layer) for layer in ends
             )
             pairs.append((first, last))
-        n_columns, n_maxima = record_sizes(n_layers, backward)
-        super().__init__(n_columns, n_maxima, *pairs, n_histograms=n_maxima)
+        n_columns, n_maxima, n_histograms = record_sizes(n_layers, backward)
+        super().__init__(n_columns, n_maxima, *pairs, n_histograms=n_histograms)
 
     def add_states(
         self, states: Array, inputs: Array, gradient_states: Array | None = None
@@ -130,20 +131,21 @@ class ChainAccumulator(Accumulator):
             LayerStats.from_states(states[:, :, 0]),
             LayerStats.from_states(states[:, :, 1], activation=True),
         ]
+        moments = [side.second_moment for side in sides]
+        entered = [LayerStats.from_states(inputs).second_moment] * 2
         if gradient_states is not None:
             by_x, by_h, by_w = (
                 LayerStats.from_states(gradient_states[:, :, i], activation=True) for i in range(3)
             )
             sides += [by_h, by_x]
-        entered = [LayerStats.from_states(inputs).second_moment] * 2
-        if gradient_states is not None:
-            entered += [by_x.second_moment[:, -1]] * 2
-        logs = _log_ratio([side.second_moment for side in sides], entered)
+            moments += [side.second_moment for side in (by_h, by_x, by_w)]
+            entered += [by_x.second_moment[:, -1]] * 3
+        logs = _log_ratio(moments, entered)
         columns = []
-        for side, log in zip(sides, logs, strict=True):
-            columns += [*(getattr(side, name) for name in AVERAGED), log]
+        for i, side in enumerate(sides):
+            columns += [*(getattr(side, name) for name in AVERAGED), logs[i]]
         if gradient_states is not None:
-            columns.append(by_w.second_moment)
+            columns += [moments[GRAD_WEIGHT], logs[GRAD_WEIGHT]]
         table = np.stack(columns, axis=1)
         maxima = np.stack([side.abs_max for side in sides], axis=1)
         self.add(table.reshape(len(states), -1), maxima.reshape(len(states), -1))

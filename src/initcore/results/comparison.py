@@ -22,6 +22,7 @@ class Comparison(Saved, Sequence[Propagation]):
     """Several Propagations with common random numbers, as a sequence."""
 
     FORMAT: ClassVar[str] = "initcore.comparison"
+    VERSION: ClassVar[int] = 2
 
     results: tuple[Propagation, ...]
 

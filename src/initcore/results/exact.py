@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,23 +55,32 @@ class ExactSum(NamedTuple):
 
 
 class LogHistogram(NamedTuple):
-    """How often a logarithm fell where, over trials: integers, so merging is addition.
+    """How often a logarithm fell where, over trials, and its higher powers, of which an
+    ``ExactSum`` has the lower: integers, so merging is addition.
 
     ``bins`` are pairs (k, count), ascending, of values from k/32 up to (k + 1)/32; ``dead`` trials
-    had the logarithm of 0, ``overflowed`` ones that of no finite number.
+    had the logarithm of 0, ``overflowed`` ones that of no finite number. ``cubes`` is Σx³ in units
+    of 2^-1074 and ``fourths`` Σx⁴ in units of 2^-2148, over the finite values.
     """
 
     dead: int
     overflowed: int
     bins: tuple[tuple[int, int], ...]
+    cubes: int
+    fourths: int
 
     def __add__(self, other: object) -> LogHistogram:
         if not isinstance(other, LogHistogram):
             return NotImplemented
         counts = Counter(dict(self.bins))
         counts.update(dict(other.bins))
-        dead, overflowed = self.dead + other.dead, self.overflowed + other.overflowed
-        return LogHistogram(dead, overflowed, tuple(sorted(counts.items())))
+        return LogHistogram(
+            self.dead + other.dead,
+            self.overflowed + other.overflowed,
+            tuple(sorted(counts.items())),
+            self.cubes + other.cubes,
+            self.fourths + other.fourths,
+        )
 
     def quantiles(self, fractions: Sequence[float]) -> list[float]:
         """Those of the finite values, as if the values of a bin were spread evenly over it; NaN
@@ -81,15 +91,97 @@ class LogHistogram(NamedTuple):
         found = []
         for fraction in fractions:
             rank = fraction * ends[-1]
-            at = next(i for i, end in enumerate(ends) if end >= rank)
-            k, count = self.bins[at]
+            k, count = self.bins[at := bisect_left(ends, rank)]
             found.append((k + (rank - (ends[at] - count)) / count) / _BINS_PER_UNIT)
         return found
+
+    def quantile_errors(self, fractions: Sequence[float]) -> list[float]:
+        """Their standard errors, of whatever law the values are: half the distance of the quantiles
+        at p ± √(p(1 − p)/n), a standard deviation of the share of n values that are below the p-th
+        (Woodruff 1952). NaN where that reaches 0 or 1: of a single value, and in tails of few."""
+        n = sum(count for _, count in self.bins)
+        steps = [math.sqrt(p * (1 - p) / n) if n else math.inf for p in fractions]
+        ends = [
+            (p - step, p + step) if step < min(p, 1 - p) else (math.nan, math.nan)
+            for p, step in zip(fractions, steps, strict=True)
+        ]
+        lows, highs = map(self.quantiles, zip(*ends, strict=True))
+        return [(high - low) / 2 for low, high in zip(lows, highs, strict=True)]
+
+    def _power_sums(self, sums: ExactSum) -> tuple[int, int, int, int]:
+        """Σx, Σx², Σx³ and Σx⁴ in units of 2^-1074 and its powers."""
+        return sums.total, sums.total_sq, self.cubes << 2148, self.fourths << 2148
+
+    def variance_error(self, sums: ExactSum) -> float:
+        """The standard error of the variance s² (n − 1 below) of these values, whose sums are
+        ``sums``: √((m₄ − (n − 3)/(n − 1) s⁴)/n), m₄ = Σ(x − mean)⁴/n, correctly rounded; NaN below
+        two. With a law's own moments for m₄ and s⁴ that is exact (Cramér 1946, 27.4)."""
+        n = sums.finite
+        if n < 2:
+            return math.nan
+        a, b, c, d = self._power_sums(sums)
+        fourth = n**3 * d - 4 * n * n * a * c + 6 * n * a * a * b - 3 * a**4
+        spread = (n - 1) ** 3 * fourth - (n - 3) * n * n * (n * b - a * a) ** 2
+        return square_root(spread, n**5 * (n - 1) ** 3 << 4 * 1074)
+
+    def check(self, sums: ExactSum) -> None:
+        """ValueError for numbers of other values than those whose sums are ``sums``, or of none."""
+        n, (a, b, c, d) = sums.finite, self._power_sums(sums)
+        if n != sum(count for _, count in self.bins):
+            raise ValueError(f"bins {self.bins} of {n} logarithms")
+        # Of n values the matrix of the moments of 1, x and x² has no negative eigenvalue.
+        determinant = n * (b * d - c * c) - a * (a * d - b * c) + b * (a * c - b * b)
+        if n * d < b * b or determinant < 0:
+            raise ValueError("sums of powers that the other sums rule out")
 
 
 _BINS_PER_UNIT = 32
 # The ratio of two doubles is at most 2^1024 / 2^-1074.
 _LAST_BIN = math.floor(2098 * math.log(2) * _BINS_PER_UNIT)
+
+
+class _Split(NamedTuple):
+    """A number in two of at most 26 bits, whose products are exact (Veltkamp)."""
+
+    high: Array
+    low: Array
+
+    @classmethod
+    def of(cls, x: Array) -> _Split:
+        scaled = 134217729.0 * x  # 2^27 + 1
+        high = scaled - (scaled - x)
+        return cls(high, x - high)
+
+    def product(self, other: _Split) -> tuple[Array, Array]:
+        """The product, rounded, and what rounding took of it (Dekker 1971)."""
+        product = (self.high + self.low) * (other.high + other.low)
+        rest = self.high * other.high
+        rest -= product
+        rest += self.high * other.low
+        rest += self.low * other.high
+        rest += self.low * other.low
+        return product, rest
+
+
+# The terms that `_powers` makes of a number.
+_POWERS = 8
+
+
+def _powers(x: Array) -> tuple[Array, ...]:
+    """_POWERS arrays of x's shape: the square p of x and what rounding took of it, r; the product
+    pr in two; and xp + xr in four. So x³ is the sum of those four, x⁴ is p² + r² + 2pr. Exact for 0
+    and for multiples of 2^-106 below 2^200."""
+    of_x = _Split.of(x)
+    square, rest = of_x.product(of_x)
+    of_square, of_rest = _Split.of(square), _Split.of(rest)
+    mixed, cubes = of_square.product(of_rest), (of_x.product(of_square), of_x.product(of_rest))
+    return square, rest, *mixed, *cubes[0], *cubes[1]
+
+
+def _cubes_and_fourths(sums: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """Σx³ and Σx⁴ of the exact sums of what ``_powers`` gives."""
+    totals, (square, rest) = [total for _, _, total, _ in sums], (sums[0][3], sums[1][3])
+    return sum(totals[4:]), square + rest + (sum(totals[2:4]) << 1075)
 
 
 def portable_log(x: Array) -> Array:
@@ -201,7 +293,10 @@ class ExactRecord(Record):
             ],
             "maxima": plain(self.maxima),
             "cross": [[both, to_hex(products, -2148)] for both, products in self.cross],
-            "histograms": plain(self.histograms),
+            "histograms": [
+                [*plain(kept), to_hex(cubes, -1074), to_hex(fourths, -2148)]
+                for *kept, cubes, fourths in self.histograms
+            ],
         }
 
     @classmethod
@@ -219,10 +314,16 @@ class ExactRecord(Record):
             if finite * total_sq < total**2:
                 raise ValueError("a sum of squares that is too small for its sum")
         histograms = tuple(
-            LogHistogram(dead, overflowed, tuple((k, count) for k, count in bins))
-            for dead, overflowed, bins in data["histograms"]
+            LogHistogram(
+                dead,
+                overflowed,
+                tuple((k, count) for k, count in bins),
+                from_hex(cubes, -1074),
+                from_hex(fourths, -2148),
+            )
+            for dead, overflowed, bins, cubes, fourths in data["histograms"]
         )
-        for dead, overflowed, bins in histograms:
+        for dead, overflowed, bins, *_ in histograms:
             counts = (dead, overflowed, *(count for _, count in bins))
             places = [k for k, _ in bins]
             if not all(type(n) is int for n in (*counts, *places)) or min(counts) < 0:
@@ -258,7 +359,7 @@ class ExactRecord(Record):
         counts = {column.finite + column.nonfinite for column in self.columns}
         counts |= {
             dead + overflowed + sum(count for _, count in bins)
-            for dead, overflowed, bins in self.histograms
+            for dead, overflowed, bins, *_ in self.histograms
         }
         if len(counts) != 1:
             raise ValueError(f"columns of {sorted(counts)} trials")
@@ -278,12 +379,18 @@ class Accumulator:
         self._cross = [(0, 0)] * len(pairs)
         # Where a logarithm fell: the number of its bin, −∞ of 0, ∞ of what is not finite.
         self._counts: list[Counter[float]] = [Counter() for _ in range(n_histograms)]
+        self._powers = np.zeros((_POWERS, n_histograms, _core.EXACT_WORDS), np.int64)
 
     def count(self, logs: Array) -> None:
-        """Add trials to the histograms: float64 (trials, histograms)."""
+        """Add trials to the histograms: float64 (trials, histograms), logarithms of doubles or
+        differences of such."""
         places = np.where(np.isnan(logs), np.inf, np.floor(logs * _BINS_PER_UNIT))
         for counts, column in zip(self._counts, places.T, strict=True):
             counts.update(column.tolist())
+        for sums, term in zip(
+            self._powers, _powers(np.where(np.isfinite(logs), logs, np.nan)), strict=True
+        ):
+            _core.default().exact_add(sums, term)
 
     def add(self, table: Array, maxima: Array) -> None:
         """Add trials: float64 (trials, columns) to average, (trials, maxima) to maximise."""
@@ -301,12 +408,12 @@ class Accumulator:
     def record(self) -> ExactRecord:
         """The record of all trials so far."""
         sums = tuple(map(ExactSum._make, _core.default().exact_values(self._sums)))
-        return ExactRecord(
-            sums, self._maxima, tuple(self._cross), tuple(map(_histogram, self._counts))
-        )
+        powers = [_core.default().exact_values(terms) for terms in self._powers]
+        histograms = tuple(map(_histogram, self._counts, zip(*powers, strict=True)))
+        return ExactRecord(sums, self._maxima, tuple(self._cross), histograms)
 
 
-def _histogram(counts: Counter[float]) -> LogHistogram:
+def _histogram(counts: Counter[float], powers: Sequence[tuple[int, ...]]) -> LogHistogram:
     dead, overflowed = counts.get(-math.inf, 0), counts.get(math.inf, 0)
     bins = [(int(k), count) for k, count in counts.items() if -math.inf < k < math.inf]
-    return LogHistogram(dead, overflowed, tuple(sorted(bins)))
+    return LogHistogram(dead, overflowed, tuple(sorted(bins)), *_cubes_and_fourths(powers))

@@ -95,8 +95,10 @@ class LayerStats(Record):
         which the second moment is 0 or not finite have no logarithm: dead_trials, overflow_trials
         are their numbers.
     se
-        the standard errors over trials (ddof 1) in the same record, NaN at one trial, for
-        abs_max, log_energy_var, quantiles and counts; None where there were no trials.
+        the standard errors over trials in the same record: of means std/√T (ddof 1), of
+        log_energy_var √((m₄ − (T − 3)/(T − 1) var²)/T), m₄ the fourth central moment, of the
+        p-quantile half the distance of those at p ± √(p(1 − p)/T), NaN where that leaves (0, 1).
+        NaN at one trial, for abs_max and counts; None where there were no trials.
     """
 
     mean: Array
@@ -328,6 +330,7 @@ def gradient_table(
         _beside(*other, shown),
         (f"E[(∂/∂W)²]{_error(by_w)}", _second_moments(by_w, shown)),
         *_predicted(theory.grad_weight if theory else None, shown),
+        *_median(by_w, shown),
     )
 
 

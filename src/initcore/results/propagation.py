@@ -39,6 +39,7 @@ from initcore.results.chain_spec import (
     listed,
     per_layer,
 )
+from initcore.results.exact import ExactSum, LogHistogram
 from initcore.results.factor import Factor, fitted
 from initcore.results.layers import (
     AVERAGED,
@@ -74,8 +75,9 @@ class Propagation(MonteCarlo):
     pre, post
         LayerStats of pre-activations and activations, arrays (L,), means over trials with ``.se``.
     grad_pre, grad_post, grad_weight
-        the same of the gradients by h, by x = φ(h) and by W, of which only the second moment is
-        known, for a standard normal gradient by the last x; None without a backward pass.
+        the same of the gradients by h, by x = φ(h) and by W, of which only the second moment and
+        its log energy are known, for a standard normal gradient by the last x; None without a
+        backward pass.
     theory
         the same statistics in the limit of infinite width, where they are known.
     verdict, outcome, factor, factor_se
@@ -90,6 +92,7 @@ class Propagation(MonteCarlo):
     """
 
     FORMAT: ClassVar[str] = "initcore.propagation"
+    VERSION: ClassVar[int] = 2
     THEORY: ClassVar[type[ChainLayers]] = ChainLayers
 
     theory: ChainLayers = field(repr=False, compare=False)
@@ -160,7 +163,7 @@ class Propagation(MonteCarlo):
 
     @cached_property
     def grad_weight(self) -> LayerStats | None:
-        """The second moment of the gradients by W."""
+        """The second moment and the log energy of the gradients by W."""
         return self._side(GRAD_WEIGHT) if self.spec["backward"] else None
 
     @property
@@ -169,26 +172,30 @@ class Propagation(MonteCarlo):
         return ChainLayers(self.pre, self.post, self.grad_pre, self.grad_post, self.grad_weight)
 
     def _side(self, side: int) -> LayerStats:
-        n, columns = self.n_layers, self.record.columns
+        n, by_weight = self.n_layers, side == GRAD_WEIGHT
         unknown = np.full(n, np.nan)
         means: dict[str, Any] = {"mean": unknown, "variance": unknown}
         errors = dict(means)
-        for name in ("second_moment",) if side == GRAD_WEIGHT else AVERAGED:
+
+        def sums(name: str) -> tuple[ExactSum, ...]:
             first = column_of(n, side, name, 1)
-            sums = columns[first : first + n]
-            means[name] = np.array([column.mean() for column in sums])
-            errors[name] = np.array([column.standard_error() for column in sums])
-        if side != GRAD_WEIGHT:
-            first = column_of(n, side, "log_energy", 1)
-            logs = columns[first : first + n]
-            means["log_energy_mean"] = np.array([column.mean() for column in logs])
-            means["log_energy_var"] = np.array([column.variance() for column in logs])
-            errors["log_energy_mean"] = np.array([column.standard_error() for column in logs])
-            counted = self.record.histograms[side * n : (side + 1) * n]
-            means["log_energy_quantiles"] = np.transpose([h.quantiles(QUANTILES) for h in counted])
-            means["dead_trials"] = np.array([h.dead for h in counted])
-            means["overflow_trials"] = np.array([h.overflowed for h in counted])
-        largest = unknown if side == GRAD_WEIGHT else self.record.maxima[side * n : (side + 1) * n]
+            return self.record.columns[first : first + n]
+
+        for name in ("second_moment",) if by_weight else AVERAGED:
+            means[name] = [column.mean() for column in sums(name)]
+            errors[name] = [column.standard_error() for column in sums(name)]
+        logs, counted = sums("log_energy"), self.record.histograms[side * n : (side + 1) * n]
+        means["log_energy_mean"] = [column.mean() for column in logs]
+        errors["log_energy_mean"] = [column.standard_error() for column in logs]
+        means["log_energy_var"] = [column.variance() for column in logs]
+        errors["log_energy_var"] = list(map(LogHistogram.variance_error, counted, logs))
+        means["log_energy_quantiles"] = np.transpose([h.quantiles(QUANTILES) for h in counted])
+        errors["log_energy_quantiles"] = np.transpose(
+            [h.quantile_errors(QUANTILES) for h in counted]
+        )
+        means["dead_trials"] = [h.dead for h in counted]
+        means["overflow_trials"] = [h.overflowed for h in counted]
+        largest = unknown if by_weight else self.record.maxima[side * n : (side + 1) * n]
         return LayerStats(**means, abs_max=largest, se=LayerStats(**errors))
 
     # Drawing again
@@ -386,22 +393,20 @@ class Propagation(MonteCarlo):
     def _check(self) -> None:
         check_spec(self.spec)
         backward = self.spec["backward"]
-        sizes = (len(self.record.columns), len(self.record.maxima))
+        kept = (self.record.columns, self.record.maxima, self.record.histograms)
+        sizes = tuple(map(len, kept))
         if sizes != record_sizes(self.n_layers, backward):
-            raise ValueError(f"{sizes[0]} columns, {sizes[1]} maxima")
-        if len(self.record.histograms) != sizes[1]:
-            raise ValueError(f"{len(self.record.histograms)} histograms")
+            raise ValueError("{} columns, {} maxima, {} histograms".format(*sizes))
         if len(self.record.cross) != 1 + backward:
             raise ValueError(f"{len(self.record.cross)} sums of products")
         sums = ChainAccumulator(self.n_layers, backward=backward, stream=has_stream(self.spec))
         self.record.check_cross(sums.pairs)
-        for i, (largest, counted) in enumerate(
-            zip(self.record.maxima, self.record.histograms, strict=True)
-        ):
+        for i, counted in enumerate(self.record.histograms):
             side, layer = divmod(i, self.n_layers)
-            logs = self.record.columns[column_of(self.n_layers, side, "log_energy", layer + 1)]
-            if logs.finite != sum(count for _, count in counted.bins):
-                raise ValueError(f"bins {counted.bins} of {logs.finite} logarithms")
+            counted.check(
+                self.record.columns[column_of(self.n_layers, side, "log_energy", layer + 1)]
+            )
+        for largest, counted in zip(self.record.maxima, self.record.histograms, strict=False):
             if math.isnan(largest) and not counted.overflowed:
                 raise ValueError("a maximum of NaN where nothing overflowed")
 
