@@ -127,10 +127,12 @@ class TestBiases:
         assert ".scaled(1.414) would hold" in ic.propagate(**chain, bias="zeros").verdict
 
     def test_no_edge_is_advised_that_a_chain_would_not_come_to(self):
-        """gelu's, at Var b = 2.25, is hundreds of layers away; near Var b = 0 it repels."""
-        chain = {**self.CHAIN, "activation": "gelu", "init": "lecun_normal"}
-        for std in (1.5, 0.1):
-            verdict = ic.propagate(**chain, bias=f"normal(std={std})").verdict
+        """gelu's, at Var b = 2.25, is hundreds of layers away, and near Var b = 0 it repels; from
+        silu's at Var b = 0.1 a chain goes down to another fixed point."""
+        chain = {**self.CHAIN, "widths": [200] * 17, "init": "lecun_normal"}
+        for activation, std in (("gelu", 1.5), ("gelu", 0.1), ("silu", 0.1**0.5)):
+            bias = f"normal(std={std})"
+            verdict = ic.propagate(**chain, activation=activation, bias=bias).verdict
             assert "apart)" in verdict
             assert "both" not in verdict
 
@@ -157,6 +159,13 @@ class TestNorms:
         held = ic.propagate(**chain, init=gained(gain))
         error = 5 * held.grad_factor_se + 0.2 / 300
         bound = 2 ** (1 / 16)
+        phi, q = ic.activation(activation), gain**2 + (0.25 if bias else 0)
+        scale = gaussian(lambda h: float(phi(h)) ** 2, variance=q)
+        if norm == "layer":
+            scale -= gaussian(lambda h: float(phi(h)), variance=q) ** 2
+        slope = gaussian(lambda h: float(phi.derivative(h)) ** 2, variance=q)
+        growth = abs(math.log(gain**2 * slope / scale))
+        assert growth == pytest.approx(math.log(bound), rel=0.01)
         assert min(abs(held.grad_factor - f) for f in (bound, 1 / bound)) < error
         for result in (before, held):
             energy = result.post.second_moment
@@ -181,6 +190,14 @@ class TestNorms:
         assert result.verdict.endswith("; behind a norm no gain changes that")
         factor = math.pi / (math.pi - 1)
         assert abs(result.grad_factor - factor) < 5 * result.grad_factor_se + 3 / 300
+
+    def test_what_finite_widths_add_silences_nothing(self):
+        """Of 128 units a norm's mean and variance are estimates: a correction of order 1/n."""
+        chain = {"widths": [128] * 13, "norm": "layer", "backward": True, "trials": 400, "batch": 2}
+        result = ic.propagate(**chain)
+        factor = math.pi / (math.pi - 1)
+        assert 3 * result.grad_factor_se < abs(result.grad_factor - factor) < 0.1 * (factor - 1)
+        assert result.verdict.endswith("; behind a norm no gain changes that")
 
     def test_a_gain_for_all_layers_where_they_have_each_its_own(self):
         """Xavier's, of layers that narrow by other factors each."""

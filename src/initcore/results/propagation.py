@@ -52,7 +52,7 @@ from initcore.results.layers import (
 from initcore.results.monte_carlo import MonteCarlo, trials_text
 from initcore.results.records import Array, check_numbers, frozen, plain
 from initcore.results.text import html_table, text_table, wrapped
-from initcore.results.verdict import alike, bounded, judgement
+from initcore.results.verdict import Judgement, alike, bounded, judgement
 from initcore.specifications import integer
 
 if TYPE_CHECKING:
@@ -270,28 +270,33 @@ class Propagation(MonteCarlo):
     @property
     def outcome(self) -> str:
         """holds, decays, explodes, overflows, vanishes, saturates or undecided."""
-        return self._judgements[0][0]
+        return self._judgements[0].outcome
 
     @property
     def grad_outcome(self) -> str:
         """The same of the gradient, which does not saturate; "absent" without a backward pass."""
-        return self._judgements[1][0] if self.spec["backward"] else "absent"
+        return self._judgements[1].outcome if self.spec["backward"] else "absent"
 
-    @property
+    @cached_property
     def verdict(self) -> str:
         """The verdict in a sentence; ``outcome`` is its first word. The gradient's follows it, and
         where the inputs of a batch become alike."""
-        judged = "; gradient ".join(outcome + words for outcome, words in self._judgements)
-        return judged + alike(self.pre)
+        sentences = []
+        for direction, factor, found in zip(
+            self.judged, self._factors, self._judgements, strict=True
+        ):
+            would_hold = ""
+            if found.fails and factor is not None:
+                would_hold = advice(self.spec, self.theory, direction, factor)
+            sentences.append(f"{found.outcome}{found.words}{would_hold}{found.caution}")
+        return "; gradient ".join(sentences) + alike(self.pre)
 
     @cached_property
-    def _judgements(self) -> list[tuple[str, str]]:
-        judged = []
-        for direction, factor in zip(self.judged, self._factors, strict=True):
-            words = advice(self.spec, self.theory, direction, factor) if factor else ""
-            found = judgement(self.spec, self.record, self.layers, direction, factor, words)
-            judged.append(found)
-        return judged
+    def _judgements(self) -> list[Judgement]:
+        return [
+            judgement(self.spec, self.record, self.layers, direction, factor)
+            for direction, factor in zip(self.judged, self._factors, strict=True)
+        ]
 
     @property
     def bounded(self) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,17 +31,25 @@ _GROSS_FACTOR = 1.2
 _ALIKE = 0.99
 
 
+class Judgement(NamedTuple):
+    """A word, the sentence that it starts, and what to be careful about."""
+
+    outcome: str
+    words: str
+    caution: str = ""
+    fails: bool = False  # the signal does not hold, and what would may follow the words
+
+
 def judgement(
     spec: Mapping[str, Any],
     record: ExactRecord,
     layers: ChainLayers,
     direction: Direction,
     factor: Factor | None,
-    advice: str,
-) -> tuple[str, str]:
-    """The word for one direction, and the rest of its sentence, with the advice where it is due."""
+) -> Judgement:
+    """What became of the signal in one direction."""
     n, path = depth(spec), direction.order(depth(spec))
-    before = f", {direction.quantity} {factor} before{advice}" if factor else ""
+    before = f", {direction.quantity} {factor} before" if factor else ""
     overflow = _first_overflow(record, n, direction)
     if overflow is not None:
         layer, trials = overflow
@@ -51,32 +59,32 @@ def judgement(
         # squares of float32 do not overflow float64
         alone = spec["dtype"] == "float64" and not any(share > 0 for share in entries)
         what = " in the second moment alone" if alone else ""
-        return "overflows", f" {of}{what}{before}"
+        return Judgement("overflows", f" {of}{what}{before}", fails=True)
     zeros = [record.maxima[direction.side * n + layer - 1] == 0 for layer in path]
     if zeros[-1]:
         alive = [step for step, zero in enumerate(zeros) if not zero]
         layer = path[alive[-1] + 1 if alive else 0]
-        return "vanishes", f": exactly 0 from layer {layer}{before}"
+        return Judgement("vanishes", f": exactly 0 from layer {layer}{before}", fails=True)
     saturation = None if direction.down else _saturation(spec, layers.pre)
     if saturation is not None:
         layer, share = saturation
         where = f"in {100 * share:.0f} % of layer {layer}"
-        return "saturates", f": |φ′| < 0.05 max|φ′| {where}{advice}"
+        return Judgement("saturates", f": |φ′| < 0.05 max|φ′| {where}", fails=True)
     end = second_moment(record, n, direction.side, path[-1])
     size = f"{plus_minus(end.mean(), end.standard_error())} at layer {path[-1]}"
     if factor is None:
-        return "undecided", f": {direction.quantity} {size}, no factor a layer to fit"
+        return Judgement("undecided", f": {direction.quantity} {size}, no factor a layer to fit")
     words = f": {direction.quantity} {factor} (layers {factor.first} to {factor.last}), {size}"
     if math.isnan(factor.se):
-        return "undecided", f"{words}; one trial has no standard error"
+        return Judgement("undecided", f"{words}; one trial has no standard error")
     carried = end.effective < min(_ENOUGH_TRIALS, _EVENLY * end.finite)
     caution = "; a few trials carry the mean, more trials would say it better" if carried else ""
     if abs(factor.value - 1) <= limit(end.finite) * factor.se:
-        return "holds", words + caution
+        return Judgement("holds", words, caution)
     if carried and abs(math.log(factor.value)) < math.log(_GROSS_FACTOR):
         few = f"about {end.effective:.0f} of {end.finite} trials carry the mean"
-        return "undecided", f"{words}; {few}, more trials would say it better"
-    return "decays" if factor.value < 1 else "explodes", words + advice + caution
+        return Judgement("undecided", f"{words}; {few}, more trials would say it better")
+    return Judgement("decays" if factor.value < 1 else "explodes", words, caution, fails=True)
 
 
 def alike(pre: LayerStats) -> str:
