@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from initcore.initializers import initializer
-from initcore.results.advice import advice
 from initcore.results.chain_record import (
     GRAD_POST,
     GRAD_PRE,
@@ -281,6 +280,8 @@ class Propagation(MonteCarlo):
     def verdict(self) -> str:
         """The verdict in a sentence; ``outcome`` is its first word. The gradient's follows it, and
         where the inputs of a batch become alike."""
+        from initcore.theory.advice import advice
+
         sentences = []
         for direction, factor, found in zip(
             self.judged, self._factors, self._judgements, strict=True
