@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Gaussian expectations E f(m + σz), z ~ N(0, 1), by composite Gauss–Legendre quadrature.
 
-Gauss–Hermite converges as slowly as 1/n at a kink. Here the line is cut at the kinks and on two
-scales: that of the Gaussian (steps of about σ around m) and that of f (steps around 0 that double),
-because a saturating f seen by a wide Gaussian lives in a sliver of it. A panel whose Legendre
-coefficients have not died away is halved until they have, so a kink nobody has told of costs more
-evaluations, not digits.
+Gauss–Hermite converges as slowly as 1/n at a kink. Here the line is cut on the scale of the Gaussian
+(steps of about σ around m, finer next to it), at the kinks, and for a wide Gaussian on the scale of f
+too (steps around 0 that double), because there a saturating f lives in a sliver of it. A panel whose
+Legendre coefficients have not died away is halved until they have, so a kink nobody has told of costs
+more evaluations, not digits.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ Function = Callable[[Array], Any]
 _POINTS = 20  # a panel
 _TOLERANCE = 1e-14  # of E|f|: what a panel's last coefficients may contribute
 _MAX_PANELS = 20_000  # then the rest stays as it is: noise and fast oscillation never resolve
+_WIDE = 4.0  # from this σ on f's own scale, which is 1, asks for cuts of its own
 
 
 class _Rule(NamedTuple):
     nodes: Array  # (n,), Gauss–Legendre on [-1, 1]
     weights: Array  # (n,)
-    last: Array  # (n, 2): values -> the two highest Legendre coefficients
+    coefficients: Array  # (n, n): values -> Legendre coefficients
+    last: Array  # (n, 2): values -> the two highest of them
     slope: Array  # (n, n): values -> derivatives at the nodes
 
 
@@ -63,15 +65,53 @@ def legendre_rule() -> _Rule:
     slope = barycentric / barycentric[:, None] / distance
     np.fill_diagonal(slope, 0.0)
     np.fill_diagonal(slope, -slope.sum(axis=1))
-    return _Rule(nodes, weights, coefficients[:, -2:], slope)
+    return _Rule(nodes, weights, coefficients, coefficients[:, -2:], slope)
+
+
+# In z, from where the smallest details of f are to where the density underflows; and in x, from f's
+# scale to where 1/x is below rounding.
+_Z_CUTS = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 37.0])
+_Z_CUTS = np.concatenate([-_Z_CUTS[:0:-1], _Z_CUTS])
+_X_CUTS = np.concatenate([[0.0, 1.0, 2.0, 3.0, 4.0, 6.0], 2.0 ** np.arange(3, 55)])
+_X_CUTS = np.concatenate([-_X_CUTS[:0:-1], _X_CUTS])
+
+
+class _Grid(NamedTuple):
+    """Panels without a function on them."""
+
+    left: Array  # (panels,)
+    right: Array  # (panels,)
+    half: Array  # (panels, 1)
+    z: Array  # (panels, n)
+    weights: Array  # (panels, n)
+    masses: Array  # (panels,), the sums of the weights
+
+    @classmethod
+    def between(cls, left: Array, right: Array) -> _Grid:
+        rule = legendre_rule()
+        half = ((right - left) / 2)[:, None]
+        z = left[:, None] + half * (1.0 + rule.nodes)
+        weights = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        return cls(left, right, half, z, weights, weights.sum(axis=1))
 
 
 @functools.cache
-def _grids() -> tuple[Array, Array]:
-    """The cuts in z, to where the density underflows, and in x, to where 1/x is below rounding."""
-    z = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 37.0])
-    x = np.concatenate([[0.0, 1.0, 2.0, 3.0, 4.0, 6.0], 2.0 ** np.arange(3, 55)])
-    return np.concatenate([-z[:0:-1], z]), np.concatenate([-x[:0:-1], x])
+def _fixed_grid() -> _Grid:
+    """What most functions are resolved on."""
+    return _Grid.between(_Z_CUTS[:-1], _Z_CUTS[1:])
+
+
+def _first_grid(sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
+    """The fixed grid, cut further at the kinks and, for a wide Gaussian, on the scale of f."""
+    end = float(_Z_CUTS[-1])
+    at = [z for z in ((kink - mean) / sigma for kink in kinks) if z != 0.0 and abs(z) <= end]
+    if sigma < _WIDE and not at:
+        return _fixed_grid()
+    scaled = (_X_CUTS - mean) / sigma if sigma >= _WIDE else _X_CUTS[:0]
+    cuts = np.concatenate([_Z_CUTS, scaled[np.abs(scaled) <= end], at])
+    cuts.sort()
+    distinct = cuts[1:] > cuts[:-1]
+    return _Grid.between(cuts[:-1][distinct], cuts[1:][distinct])
 
 
 def evaluate(function: Function, x: Array) -> Array:
@@ -104,31 +144,25 @@ def gaussian_panels(
         x = np.full_like(z, mean) if sigma == 0.0 else z * math.inf
         return Panels(z, np.zeros((1, 1)), np.full_like(z, 1.0 / z.size), evaluate(function, x))
     rule = legendre_rule()
-    z_cuts, x_cuts = _grids()
-    scaled = ((np.concatenate([x_cuts, kinks]) if len(kinks) else x_cuts) - mean) / sigma
-    cuts = np.concatenate([z_cuts, scaled[np.abs(scaled) <= z_cuts[-1]]])
-    cuts.sort()
-    distinct = cuts[1:] > cuts[:-1]
-    left, right = cuts[:-1][distinct], cuts[1:][distinct]
+    grid = _first_grid(sigma, kinks, mean)
     total = 0.0
     finished: list[Panels] = []
     budget = max_panels
     while True:
-        half = ((right - left) / 2)[:, None]
-        z = left[:, None] + half * (1.0 + rule.nodes)
-        weights = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        panels = Panels(z, half, weights, evaluate(function, mean + sigma * z))
+        values = evaluate(function, mean + sigma * grid.z)
+        panels = Panels(grid.z, grid.half, grid.weights, values)
         # Those already finished are resolved: what they add to E|f| is known to the first pass.
-        total = total or max(size, panels.mean(np.abs(panels.values)))
-        budget -= len(left)
-        last = np.abs(panels.values @ rule.last)
-        rough = (last[:, 0] + last[:, 1]) * weights.sum(axis=1) > _TOLERANCE * total
+        total = total or max(size, panels.mean(np.abs(values)))
+        budget -= len(values)
+        last = np.abs(values @ rule.last)
+        rough = (last[:, 0] + last[:, 1]) * grid.masses > _TOLERANCE * total
         if not rough.any() or 2 * np.count_nonzero(rough) > budget:
             finished.append(panels)
             break
         finished.append(Panels(*(part[~rough] for part in panels)))
-        middle = (left + (right - left) / 2)[rough]
-        left, right = np.concatenate([left[rough], middle]), np.concatenate([middle, right[rough]])
+        left, right = grid.left[rough], grid.right[rough]
+        middle = left + (right - left) / 2
+        grid = _Grid.between(np.concatenate([left, middle]), np.concatenate([middle, right]))
     if len(finished) == 1:
         return finished[0]
     return Panels(*(np.concatenate(parts) for parts in zip(*finished, strict=True)))
@@ -204,30 +238,53 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
         return panels.mean(panels.slopes(1.0) ** 2)
 
 
-_HERMITE_ORDERS = 128
-
-
-class _HermiteRule(NamedTuple):
-    nodes: Array  # z (n,)
-    polynomials: Array  # (n, orders): f(z) @ polynomials are the coefficients
-    orders: Array  # 0, 1, ...
+HERMITE_ORDERS = 128
 
 
 @functools.cache
-def hermite_rule() -> _HermiteRule:
-    """Nodes z for E f(z) He_k(z)/√k!, z ~ N(0, 1), the coefficients of f in normed Hermite
-    polynomials, k < 128; on fixed panels, cut at 0, for an f with kinks 5 digits of √E f²."""
-    rule = legendre_rule()
-    half = 0.25
-    left = np.arange(-9.0, 9.0, 2.0 * half)[:, None]
-    nodes = (left + half * (1.0 + rule.nodes)).ravel()
-    weights = np.tile(half * rule.weights, len(left)) * np.exp(-0.5 * nodes * nodes)
-    rows = [np.full_like(nodes, 1.0), nodes]
-    for k in range(1, _HERMITE_ORDERS - 1):
-        rows.append((nodes * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
-    orders = np.arange(len(rows), dtype=np.float64)
-    polynomials = np.array(rows) * (weights / math.sqrt(2.0 * math.pi))
-    return _HermiteRule(nodes, np.ascontiguousarray(polynomials.T), orders)
+def _hermite_polynomials() -> tuple[Array, Array]:
+    """He_k(z)/√k!, those of even and of odd order (n, orders/2), at the fixed grid's z > 0."""
+    z = _fixed_grid().z.ravel()
+    z = z[z.size // 2 :]
+    rows = [np.full_like(z, 1.0), z]
+    for k in range(1, HERMITE_ORDERS - 1):
+        rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
+    polynomials = np.array(rows).T
+    return np.ascontiguousarray(polynomials[:, ::2]), np.ascontiguousarray(polynomials[:, 1::2])
+
+
+def hermite_coefficients(panels: Panels) -> Array:
+    """E f(z) He_k(z)/√k!, z ~ N(0, 1), k < 128: what f is in normed Hermite polynomials.
+
+    The panels are those of :func:`gaussian_panels` for a positive and finite sigma. A polynomial of
+    such an order is one of degree 19 on each panel of the fixed grid, to ten digits; where f takes
+    other panels than these, it is projected on polynomials of that degree.
+    """
+    products = panels.weights * panels.values
+    if panels.z is not _fixed_grid().z:
+        products = _on_fixed_grid(panels, products)
+    flat = products.ravel()
+    n = flat.size // 2
+    above, below = flat[n:], flat[n - 1 :: -1]  # at z and at −z
+    even, odd = _hermite_polynomials()
+    coefficients = np.empty(HERMITE_ORDERS)
+    coefficients[::2] = (above + below) @ even
+    coefficients[1::2] = (above - below) @ odd
+    return coefficients
+
+
+def _on_fixed_grid(panels: Panels, products: Array) -> Array:
+    """Weighted values of f at the fixed grid's nodes that integrate it against polynomials of a
+    panel as its weighted values (panels, n) on panels within those do."""
+    grid = _fixed_grid()
+    places = np.searchsorted(grid.left, panels.z[:, _POINTS // 2]) - 1
+    half = grid.half[places]
+    local = (panels.z - grid.left[places, None] - half) / half
+    vandermonde = np.polynomial.legendre.legvander(local, _POINTS - 1)
+    integrals = np.zeros(grid.z.shape)
+    np.add.at(integrals, places, (products[:, None, :] @ vandermonde)[:, 0])
+    projected: Array = integrals @ legendre_rule().coefficients.T
+    return projected
 
 
 # Two correlated Gaussians
@@ -276,8 +333,7 @@ def _inner_means(function: Function, means: Array, sigma: float, kinks: Sequence
     last = _INNER_Z[-1]
     # Where f changes on the scale of 1, cuts around 0 that the Gaussian's own do not make up for.
     reach = float(np.max(np.abs(means))) + last * sigma
-    x_cuts = _grids()[1]
-    x_cuts = x_cuts[np.abs(x_cuts) <= reach] if sigma > 0.5 else x_cuts[:0]
+    x_cuts = _X_CUTS[np.abs(_X_CUTS) <= reach] if sigma > 0.5 else _X_CUTS[:0]
     fixed = np.concatenate([x_cuts, kinks])
     z_cuts = np.concatenate([-_INNER_Z[:0:-1], _INNER_Z])
     cuts = np.concatenate(
