@@ -2,10 +2,10 @@
 """Gaussian expectations E f(m + σz), z ~ N(0, 1), by composite Gauss–Legendre quadrature.
 
 Gauss–Hermite converges as slowly as 1/n at a kink. Here the line is cut on the scale of the Gaussian
-(steps of about σ around m, finer next to it), at the kinks, and for a wide Gaussian on the scale of f
-too (steps around 0 that double), because there a saturating f lives in a sliver of it. A panel whose
-Legendre coefficients have not died away is halved until they have, so a kink nobody has told of costs
-more evaluations, not digits.
+(steps of about σ around m), at the kinks, and on the scale of f (steps around 0 that double), because
+a saturating f seen by a wide Gaussian lives in a sliver of it. A panel whose Legendre coefficients
+have not died away is divided until they have, so a kink nobody has told of costs more evaluations,
+not digits.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Function = Callable[[Array], Any]
 _POINTS = 20  # a panel
 _TOLERANCE = 1e-14  # of E|f|: what a panel's last coefficients may contribute
 _MAX_PANELS = 20_000  # then the rest stays as it is: noise and fast oscillation never resolve
-_WIDE = 4.0  # from this σ on f's own scale, which is 1, asks for cuts of its own
+_OCTAVES = 54  # of x around f's scale, which is 1: further out 1/x is below rounding
 
 
 class _Rule(NamedTuple):
     nodes: Array  # (n,), Gauss–Legendre on [-1, 1]
     weights: Array  # (n,)
-    coefficients: Array  # (n, n): values -> Legendre coefficients
-    last: Array  # (n, 2): values -> the two highest of them
+    last: Array  # (n, 2): values -> the two highest Legendre coefficients
+    barycentric: Array  # (n,), the weights of interpolation
     slope: Array  # (n, n): values -> derivatives at the nodes
 
 
@@ -65,15 +65,11 @@ def legendre_rule() -> _Rule:
     slope = barycentric / barycentric[:, None] / distance
     np.fill_diagonal(slope, 0.0)
     np.fill_diagonal(slope, -slope.sum(axis=1))
-    return _Rule(nodes, weights, coefficients, coefficients[:, -2:], slope)
+    return _Rule(nodes, weights, coefficients[:, -2:], barycentric, slope)
 
 
-# In z, from where the smallest details of f are to where the density underflows; and in x, from f's
-# scale to where 1/x is below rounding.
+# In units of the Gaussian, to where its density underflows.
 _Z_CUTS = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 37.0])
-_Z_CUTS = np.concatenate([-_Z_CUTS[:0:-1], _Z_CUTS])
-_X_CUTS = np.concatenate([[0.0, 1.0, 2.0, 3.0, 4.0, 6.0], 2.0 ** np.arange(3, 55)])
-_X_CUTS = np.concatenate([-_X_CUTS[:0:-1], _X_CUTS])
 
 
 class _Grid(NamedTuple):
@@ -96,19 +92,31 @@ class _Grid(NamedTuple):
 
 
 @functools.cache
-def _fixed_grid() -> _Grid:
-    """What most functions are resolved on."""
-    return _Grid.between(_Z_CUTS[:-1], _Z_CUTS[1:])
+def _grid(octaves: int) -> _Grid:
+    """Around f(0) at z = 0, with cuts at ±1/4 that are halved so often."""
+    cuts = np.concatenate([_Z_CUTS, _halved(octaves)])
+    cuts.sort()
+    cuts = np.concatenate([-cuts[:0:-1], cuts])
+    return _Grid.between(cuts[:-1], cuts[1:])
+
+
+def _halved(octaves: int) -> Array:
+    return 0.25 * 0.5 ** np.arange(max(1.0, octaves - _OCTAVES), octaves + 1.0)
 
 
 def _first_grid(sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
-    """The fixed grid, cut further at the kinks and, for a wide Gaussian, on the scale of f."""
-    end = float(_Z_CUTS[-1])
-    at = [z for z in ((kink - mean) / sigma for kink in kinks) if z != 0.0 and abs(z) <= end]
-    if sigma < _WIDE and not at:
-        return _fixed_grid()
-    scaled = (_X_CUTS - mean) / sigma if sigma >= _WIDE else _X_CUTS[:0]
-    cuts = np.concatenate([_Z_CUTS, scaled[np.abs(scaled) <= end], at])
+    """What a function of these kinks is most often resolved on."""
+    # How often 1/4 is to be halved until it is 1 in units of x.
+    octaves = max(0, math.frexp(sigma)[1] - 2)
+    at = [z for z in ((kink - mean) / sigma for kink in kinks) if z != 0.0 and abs(z) < _Z_CUTS[-1]]
+    if not at and (mean == 0.0 or octaves == 0):
+        return _grid(octaves)
+    grid = _grid(octaves if mean == 0.0 else 0)
+    cuts = np.concatenate([grid.left, grid.right[-1:], at])
+    if mean != 0.0 and octaves:
+        steps = np.concatenate([[0.0, 0.25, 0.5, 1.0, 2.0, 4.0], _halved(octaves)])
+        scaled = np.concatenate([-steps, steps]) - mean / sigma
+        cuts = np.concatenate([cuts, scaled[np.abs(scaled) < _Z_CUTS[-1]]])
     cuts.sort()
     distinct = cuts[1:] > cuts[:-1]
     return _Grid.between(cuts[:-1][distinct], cuts[1:][distinct])
@@ -147,7 +155,7 @@ def gaussian_panels(
     grid = _first_grid(sigma, kinks, mean)
     total = 0.0
     finished: list[Panels] = []
-    budget = max_panels
+    budget, pieces = max_panels, 2
     while True:
         values = evaluate(function, mean + sigma * grid.z)
         panels = Panels(grid.z, grid.half, grid.weights, values)
@@ -156,13 +164,13 @@ def gaussian_panels(
         budget -= len(values)
         last = np.abs(values @ rule.last)
         rough = (last[:, 0] + last[:, 1]) * grid.masses > _TOLERANCE * total
-        if not rough.any() or 2 * np.count_nonzero(rough) > budget:
+        if not rough.any() or pieces * np.count_nonzero(rough) > budget:
             finished.append(panels)
             break
         finished.append(Panels(*(part[~rough] for part in panels)))
-        left, right = grid.left[rough], grid.right[rough]
-        middle = left + (right - left) / 2
-        grid = _Grid.between(np.concatenate([left, middle]), np.concatenate([middle, right]))
+        cuts = np.linspace(grid.left[rough], grid.right[rough], pieces + 1)
+        grid = _Grid.between(cuts[:-1].ravel(), cuts[1:].ravel())
+        pieces = 8  # what is rough still is so at a point, and far from resolved
     if len(finished) == 1:
         return finished[0]
     return Panels(*(np.concatenate(parts) for parts in zip(*finished, strict=True)))
@@ -242,54 +250,62 @@ HERMITE_ORDERS = 128
 
 
 @functools.cache
-def _hermite_polynomials() -> tuple[Array, Array]:
-    """He_k(z)/√k!, those of even and of odd order (n, orders/2), at the fixed grid's z > 0."""
-    z = _fixed_grid().z.ravel()
+def _hermite_functions() -> tuple[Array, Array]:
+    """exp(−z²/4) He_k(z)/√k!, which are bounded, at the z > 0 of _grid(0): those of even and those
+    of odd order, each (n, orders/2)."""
+    z = _grid(0).z.ravel()
     z = z[z.size // 2 :]
-    rows = [np.full_like(z, 1.0), z]
+    rows = [np.exp(-0.25 * z * z), z * np.exp(-0.25 * z * z)]
     for k in range(1, HERMITE_ORDERS - 1):
         rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
-    polynomials = np.array(rows).T
-    return np.ascontiguousarray(polynomials[:, ::2]), np.ascontiguousarray(polynomials[:, 1::2])
+    functions = np.array(rows).T
+    return np.ascontiguousarray(functions[:, ::2]), np.ascontiguousarray(functions[:, 1::2])
 
 
 def hermite_coefficients(panels: Panels) -> Array:
     """E f(z) He_k(z)/√k!, z ~ N(0, 1), k < 128: what f is in normed Hermite polynomials.
 
-    The panels are those of :func:`gaussian_panels` for a positive and finite sigma. A polynomial of
-    such an order is one of degree 19 on each panel of the fixed grid, to ten digits; where f takes
-    other panels than these, it is projected on polynomials of that degree.
+    The panels are those of :func:`gaussian_panels` for a positive and finite sigma. 10 digits of
+    √E f² or more, but where f jumps or bends beyond 4 sigma, there 5.
     """
-    products = panels.weights * panels.values
-    if panels.z is not _fixed_grid().z:
-        products = _on_fixed_grid(panels, products)
+    products = panels.weights * panels.values * np.exp(0.25 * panels.z * panels.z)
+    if panels.z is not _grid(0).z:
+        products = _on_coarse_grid(panels, products)
     flat = products.ravel()
     n = flat.size // 2
     above, below = flat[n:], flat[n - 1 :: -1]  # at z and at −z
-    even, odd = _hermite_polynomials()
+    even, odd = _hermite_functions()
     coefficients = np.empty(HERMITE_ORDERS)
     coefficients[::2] = (above + below) @ even
     coefficients[1::2] = (above - below) @ odd
     return coefficients
 
 
-def _on_fixed_grid(panels: Panels, products: Array) -> Array:
-    """Weighted values of f at the fixed grid's nodes that integrate it against polynomials of a
-    panel as its weighted values (panels, n) on panels within those do."""
-    grid = _fixed_grid()
+def _on_coarse_grid(panels: Panels, products: Array) -> Array:
+    """Weighted values at the nodes of _grid(0), for weighted values (panels, n) on panels within
+    its: they integrate a polynomial of degree n − 1 on one of its panels to the same."""
+    grid = _grid(0)
     places = np.searchsorted(grid.left, panels.z[:, _POINTS // 2]) - 1
-    half = grid.half[places]
-    local = (panels.z - grid.left[places, None] - half) / half
-    vandermonde = np.polynomial.legendre.legvander(local, _POINTS - 1)
-    integrals = np.zeros(grid.z.shape)
-    np.add.at(integrals, places, (products[:, None, :] @ vandermonde)[:, 0])
-    projected: Array = integrals @ legendre_rule().coefficients.T
+    whole = panels.half[:, 0] == grid.half[places, 0]
+    projected = np.zeros(grid.z.shape)
+    projected[places[whole]] = products[whole]
+    parts = ~whole
+    if parts.any():
+        places = places[parts]
+        local = (panels.z[parts] - grid.left[places, None]) / grid.half[places] - 1.0
+        rule = legendre_rule()
+        distance = local[:, :, None] - rule.nodes
+        distance[distance == 0.0] = 1e-100  # at a node its own polynomial is 1, the others 0
+        lagrange = rule.barycentric / distance
+        scaled = products[parts] / lagrange.sum(axis=2)
+        np.add.at(projected, places, (scaled[:, None, :] @ lagrange)[:, 0])
     return projected
 
 
 # Two correlated Gaussians
 
 _INNER_Z = np.array([0.0, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0, 12.5])
+_INNER_X = np.concatenate([[0.0, 1.0, 2.0, 3.0, 4.0, 6.0], 2.0 ** np.arange(3, _OCTAVES + 1)])
 _OUTER_PANELS = 1000  # each is as dear as a hundred of one Gaussian
 _ROWS = 256  # outer nodes at a time: the inner panels of more would not stay in cache
 
@@ -333,8 +349,8 @@ def _inner_means(function: Function, means: Array, sigma: float, kinks: Sequence
     last = _INNER_Z[-1]
     # Where f changes on the scale of 1, cuts around 0 that the Gaussian's own do not make up for.
     reach = float(np.max(np.abs(means))) + last * sigma
-    x_cuts = _X_CUTS[np.abs(_X_CUTS) <= reach] if sigma > 0.5 else _X_CUTS[:0]
-    fixed = np.concatenate([x_cuts, kinks])
+    x_cuts = _INNER_X[_INNER_X <= reach] if sigma > 0.5 else _INNER_X[:0]
+    fixed = np.concatenate([-x_cuts, x_cuts, kinks])
     z_cuts = np.concatenate([-_INNER_Z[:0:-1], _INNER_Z])
     cuts = np.concatenate(
         [
