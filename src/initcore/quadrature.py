@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Gaussian expectations E f(m + σz), z ~ N(0, 1), by composite Gauss–Legendre quadrature.
 
-Gauss–Hermite converges as slowly as 1/n at a kink. Here the line is cut on the scale of the Gaussian
-(steps of about σ around m), at the kinks, and on the scale of f (steps around 0 that double), because
-a saturating f seen by a wide Gaussian lives in a sliver of it. A panel whose Legendre coefficients
-have not died away is divided until they have, so a kink nobody has told of costs more evaluations,
-not digits.
+Gauss–Hermite converges as slowly as 1/n at a kink. Here the line is cut on the scale of the
+Gaussian (steps of about σ around m), at the kinks, and on the scale of f (steps around 0 that
+double), because a saturating f seen by a wide Gaussian lives in a sliver of it. A panel whose
+Legendre coefficients have not died away is divided until they have, so a kink nobody has told of
+costs more evaluations, not digits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def legendre_rule() -> _Rule:
     nodes, weights = np.polynomial.legendre.leggauss(_POINTS)
     vandermonde = np.polynomial.legendre.legvander(nodes, _POINTS - 1)
     coefficients = (vandermonde * weights[:, None]) * (np.arange(_POINTS) + 0.5)
-    barycentric = (-1.0) ** np.arange(_POINTS) * np.sqrt((1.0 - nodes**2) * weights)
+    signs = (-1.0) ** np.arange(_POINTS)
+    barycentric: Array = signs * np.sqrt((1.0 - nodes * nodes) * weights)
     distance = nodes[:, None] - nodes
     np.fill_diagonal(distance, 1.0)
     slope = barycentric / barycentric[:, None] / distance
@@ -69,7 +70,7 @@ def legendre_rule() -> _Rule:
 
 
 # In units of the Gaussian, to where its density underflows.
-_Z_CUTS = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 37.0])
+_Z_CUTS = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 37.0])
 
 
 class _Grid(NamedTuple):
@@ -91,22 +92,23 @@ class _Grid(NamedTuple):
         return cls(left, right, half, z, weights, weights.sum(axis=1))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _grid(octaves: int) -> _Grid:
-    """Around f(0) at z = 0, with cuts at ±1/4 that are halved so often."""
-    cuts = np.concatenate([_Z_CUTS, _halved(octaves)])
-    cuts.sort()
+    """Around f(0) at z = 0, where 1/4 of the Gaussian is 2^octaves of the scale of f."""
+    cuts = np.unique(np.concatenate([_Z_CUTS, _details(octaves)]))
     cuts = np.concatenate([-cuts[:0:-1], cuts])
     return _Grid.between(cuts[:-1], cuts[1:])
 
 
-def _halved(octaves: int) -> Array:
-    return 0.25 * 0.5 ** np.arange(max(1.0, octaves - _OCTAVES), octaves + 1.0)
+def _details(octaves: int) -> Array:
+    """Cuts z > 0 on the scale of f: at 1, 1.5, 2, 3, 4, 6, 8, 12, 16 and the powers of two."""
+    scale = 0.25 * 0.5**octaves
+    powers = 2.0 ** np.arange(min(octaves, _OCTAVES))
+    return scale * np.concatenate([powers, 1.5 * powers[:4]])
 
 
 def _first_grid(sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
     """What a function of these kinks is most often resolved on."""
-    # How often 1/4 is to be halved until it is 1 in units of x.
     octaves = max(0, math.frexp(sigma)[1] - 2)
     at = [z for z in ((kink - mean) / sigma for kink in kinks) if z != 0.0 and abs(z) < _Z_CUTS[-1]]
     if not at and (mean == 0.0 or octaves == 0):
@@ -114,7 +116,7 @@ def _first_grid(sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
     grid = _grid(octaves if mean == 0.0 else 0)
     cuts = np.concatenate([grid.left, grid.right[-1:], at])
     if mean != 0.0 and octaves:
-        steps = np.concatenate([[0.0, 0.25, 0.5, 1.0, 2.0, 4.0], _halved(octaves)])
+        steps = np.concatenate([[0.0], _details(octaves), [0.25, 0.5, 1.0, 2.0, 4.0]])
         scaled = np.concatenate([-steps, steps]) - mean / sigma
         cuts = np.concatenate([cuts, scaled[np.abs(scaled) < _Z_CUTS[-1]]])
     cuts.sort()
@@ -247,13 +249,14 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
 
 
 HERMITE_ORDERS = 128
+_WIDE = 8  # octaves of grids on which their polynomials are kept
 
 
 @functools.cache
-def _hermite_functions() -> tuple[Array, Array]:
-    """exp(−z²/4) He_k(z)/√k!, which are bounded, at the z > 0 of _grid(0): those of even and those
-    of odd order, each (n, orders/2)."""
-    z = _grid(0).z.ravel()
+def _hermite_functions(octaves: int) -> tuple[Array, Array]:
+    """exp(−z²/4) He_k(z)/√k!, which are bounded, at the z > 0 of a grid: those of even and those of
+    odd order, each (n, orders/2)."""
+    z = _grid(octaves).z.ravel()
     z = z[z.size // 2 :]
     rows = [np.exp(-0.25 * z * z), z * np.exp(-0.25 * z * z)]
     for k in range(1, HERMITE_ORDERS - 1):
@@ -269,16 +272,22 @@ def hermite_coefficients(panels: Panels) -> Array:
     √E f² or more, but where f jumps or bends beyond 4 sigma, there 5.
     """
     products = panels.weights * panels.values * np.exp(0.25 * panels.z * panels.z)
-    if panels.z is not _grid(0).z:
-        products = _on_coarse_grid(panels, products)
+    octaves = _octaves_of(panels)
+    if octaves is None:
+        octaves, products = 0, _on_coarse_grid(panels, products)
     flat = products.ravel()
     n = flat.size // 2
     above, below = flat[n:], flat[n - 1 :: -1]  # at z and at −z
-    even, odd = _hermite_functions()
+    even, odd = _hermite_functions(octaves)
     coefficients = np.empty(HERMITE_ORDERS)
     coefficients[::2] = (above + below) @ even
     coefficients[1::2] = (above - below) @ odd
     return coefficients
+
+
+def _octaves_of(panels: Panels) -> int | None:
+    """Which grid these are, None if they are others or those of a very wide Gaussian."""
+    return next((i for i in range(_WIDE) if panels.z is _grid(i).z), None)
 
 
 def _on_coarse_grid(panels: Panels, products: Array) -> Array:
@@ -349,7 +358,7 @@ def _inner_means(function: Function, means: Array, sigma: float, kinks: Sequence
     last = _INNER_Z[-1]
     # Where f changes on the scale of 1, cuts around 0 that the Gaussian's own do not make up for.
     reach = float(np.max(np.abs(means))) + last * sigma
-    x_cuts = _INNER_X[_INNER_X <= reach] if sigma > 0.5 else _INNER_X[:0]
+    x_cuts = _INNER_X[reach >= _INNER_X] if sigma > 0.5 else _INNER_X[:0]
     fixed = np.concatenate([-x_cuts, x_cuts, kinks])
     z_cuts = np.concatenate([-_INNER_Z[:0:-1], _INNER_Z])
     cuts = np.concatenate(

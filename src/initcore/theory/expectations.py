@@ -32,7 +32,7 @@ _SIN_AVERAGES = 9.0
 _ORIGIN_OF_BUILT_INS = 2.0**-200
 _ORIGIN_OF_FUNCTIONS = 2.0**-20
 _FAR = 2.0**40
-_ORDERS = np.arange(float(HERMITE_ORDERS))
+_ORDERS = np.arange(1.0, HERMITE_ORDERS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,21 +79,22 @@ class Nonlinearity:
             return None
         return {"linear": 1.0, "relu": 0.0}.get(phi.name, phi.parameter)
 
-    def overlap(self, c: float, q: float, mean: float = 0.0) -> float | None:
-        """E φ(h) φ(h′) for two h ~ N(mean, q) of correlation c, where there is a closed form of it.
+    def covariance(self, c: float, q: float, mean: float = 0.0) -> float | None:
+        """Of φ(h) and φ(h′), two h ~ N(mean, q) of correlation c, where there is a closed form.
 
         Without a mean linear, relu and leaky_relu (Cho and Saul 2009) and erf (Williams 1997); sin.
         """
         name = self.built_in.name if self.built_in else ""
         if name == "sin":
             size = math.exp(-q * (1.0 - abs(c))) * -math.expm1(-2.0 * q * abs(c)) / 2.0
-            return math.copysign(size, c) + math.sin(mean) ** 2 * math.exp(-q * (1.0 + c))
+            shift = math.exp(-q * (1.0 + min(c, 0.0))) * -math.expm1(-q * abs(c))
+            return math.copysign(size - math.sin(mean) ** 2 * shift, c)
         if mean != 0.0:
             return None
         slope = self.homogeneous_slope
         if slope is not None:
             s = math.sqrt((1.0 - c) * (1.0 + c))
-            half = (s + (math.pi - math.acos(c)) * c) / (2.0 * math.pi)  # that of relu
+            half = c * (math.pi - math.acos(c) - c / (1.0 + s)) / (2.0 * math.pi)  # that of relu
             return q * ((1.0 - slope) * (1.0 - slope) * half + slope * c)
         return 2.0 / math.pi * _arcsine(c, q) if name == "erf" else None
 
@@ -179,16 +180,17 @@ class Expectations:
         with np.errstate(all="ignore"):
             return self._panels.mean(self._squared_slopes**2)
 
-    def overlap(self, c: float) -> float:
-        """E φ(h) φ(h′) for two such h of correlation c.
+    def covariance(self, c: float) -> float:
+        """Of φ(h) and φ(h′) for two such h of correlation c.
 
-        In closed form where there is one, else Σ a_k² c^k with the Hermite coefficients a_k of φ
-        (Mehler's formula). What the first 128 of them leave of E φ², and of q E φ′² = Σ k a_k², is
-        put at the one order that has both, so that value and slope are right at c = 1.
+        In closed form where there is one, else Σ a_k² c^k over k > 0 with the Hermite coefficients
+        a_k of φ (Mehler's formula). What the first 128 of them leave of Var φ, and of
+        q E φ′² = Σ k a_k², is put at the one order that has both, so that value and slope are right
+        at c = 1.
         """
         if c == 1.0 or self._sigma == 0.0:
-            return self.moments.second_moment
-        closed = self._phi.overlap(c, self._sigma**2, self._mean)
+            return self.moments.variance
+        closed = self._phi.covariance(c, self._sigma**2, self._mean)
         if closed is not None:
             return closed
         with np.errstate(all="ignore"):
@@ -198,22 +200,22 @@ class Expectations:
 
     @cached_property
     def _shares(self) -> Array:
-        """Of the Hermite polynomials in E φ²: the squares of their coefficients."""
+        """Of the Hermite polynomials in Var φ: the squares of their coefficients."""
         panels = self._panels
         with np.errstate(all="ignore"):
             if self._sigma == math.inf:  # a limit has no panels to integrate on
                 panels = gaussian_panels(self._phi.function, _FAR, self._phi.kinks, self._mean)
-            shares: Array = hermite_coefficients(panels) ** 2
+            shares: Array = hermite_coefficients(panels)[1:] ** 2
         return shares
 
     @cached_property
     def _rest(self) -> tuple[float, float]:
-        """What they leave of E φ², and the order at which it makes up for q E φ′² too."""
+        """What they leave of Var φ, and the order at which it makes up for q E φ′² too."""
         shares = self._shares
         with np.errstate(all="ignore"):
-            rest = self.moments.second_moment - float(shares.sum())
+            rest = self.moments.variance - float(shares.sum())
             slope = self._sigma**2 * self.squared_slope - float(shares @ _ORDERS)
-        return rest, max(float(len(_ORDERS)), slope / rest) if rest > 0.0 else 0.0
+        return rest, max(float(HERMITE_ORDERS), slope / rest) if rest > 0.0 else 0.0
 
     @cached_property
     def growth(self) -> float:
@@ -268,8 +270,8 @@ class _Homogeneous(Expectations):
         square = self._slope * self._slope
         return (1.0 + square * square) / 2.0
 
-    def overlap(self, c: float) -> float:
-        found = self._phi.overlap(c, self._q)
+    def covariance(self, c: float) -> float:
+        found = self._phi.covariance(c, self._q)
         assert found is not None
         return found
 
