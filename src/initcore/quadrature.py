@@ -60,7 +60,7 @@ def legendre_rule() -> _Rule:
     vandermonde = np.polynomial.legendre.legvander(nodes, _POINTS - 1)
     coefficients = (vandermonde * weights[:, None]) * (np.arange(_POINTS) + 0.5)
     signs = (-1.0) ** np.arange(_POINTS)
-    barycentric: Array = signs * np.sqrt((1.0 - nodes * nodes) * weights)
+    barycentric = np.asarray(signs * np.sqrt((1.0 - nodes * nodes) * weights), np.float64)
     distance = nodes[:, None] - nodes
     np.fill_diagonal(distance, 1.0)
     slope = barycentric / barycentric[:, None] / distance
@@ -107,9 +107,13 @@ def _details(octaves: int) -> Array:
     return scale * np.concatenate([powers, 1.5 * powers[:4]])
 
 
+def _octaves(sigma: float) -> int:
+    return max(0, math.frexp(sigma)[1] - 2)
+
+
 def _first_grid(sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
     """What a function of these kinks is most often resolved on."""
-    octaves = max(0, math.frexp(sigma)[1] - 2)
+    octaves = _octaves(sigma)
     at = [z for z in ((kink - mean) / sigma for kink in kinks) if z != 0.0 and abs(z) < _Z_CUTS[-1]]
     if not at and (mean == 0.0 or octaves == 0):
         return _grid(octaves)
@@ -249,7 +253,7 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
 
 
 HERMITE_ORDERS = 128
-_WIDE = 8  # octaves of grids on which their polynomials are kept
+_MOST_KEPT = 8  # octaves of grids whose polynomials are kept
 
 
 @functools.cache
@@ -265,16 +269,19 @@ def _hermite_functions(octaves: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(functions[:, ::2]), np.ascontiguousarray(functions[:, 1::2])
 
 
-def hermite_coefficients(panels: Panels) -> Array:
-    """E f(z) He_k(z)/√k!, z ~ N(0, 1), k < 128: what f is in normed Hermite polynomials.
+def hermite_coefficients(panels: Panels, sigma: float, mean: float = 0.0) -> Array:
+    """E f(mean + sigma·z) He_k(z)/√k!, z ~ N(0, 1), k < 128: f in normed Hermite polynomials.
 
-    The panels are those of :func:`gaussian_panels` for a positive and finite sigma. 10 digits of
-    √E f² or more, but where f jumps or bends beyond 4 sigma, there 5.
+    The panels are those of :func:`gaussian_panels` for these, with sigma positive and finite. 10
+    digits of √E f² or more, but where f jumps or bends beyond 4 sigma, there 5.
     """
+    octaves = _octaves(sigma) if mean == 0.0 else 0
+    if octaves > _MOST_KEPT:
+        octaves = 0  # of which all panels are parts
+    grid = _grid(octaves)
     products = panels.weights * panels.values * np.exp(0.25 * panels.z * panels.z)
-    octaves = _octaves_of(panels)
-    if octaves is None:
-        octaves, products = 0, _on_coarse_grid(panels, products)
+    if panels.z is not grid.z:
+        products = _gathered(products, panels, grid)
     flat = products.ravel()
     n = flat.size // 2
     above, below = flat[n:], flat[n - 1 :: -1]  # at z and at −z
@@ -285,21 +292,15 @@ def hermite_coefficients(panels: Panels) -> Array:
     return coefficients
 
 
-def _octaves_of(panels: Panels) -> int | None:
-    """Which grid these are, None if they are others or those of a very wide Gaussian."""
-    return next((i for i in range(_WIDE) if panels.z is _grid(i).z), None)
-
-
-def _on_coarse_grid(panels: Panels, products: Array) -> Array:
-    """Weighted values at the nodes of _grid(0), for weighted values (panels, n) on panels within
-    its: they integrate a polynomial of degree n − 1 on one of its panels to the same."""
-    grid = _grid(0)
+def _gathered(products: Array, panels: Panels, grid: _Grid) -> Array:
+    """Weighted values (panels, n) on panels that are parts of a grid's, as such at its own nodes:
+    they integrate a polynomial of degree n − 1 on one of its panels to the same."""
     places = np.searchsorted(grid.left, panels.z[:, _POINTS // 2]) - 1
     whole = panels.half[:, 0] == grid.half[places, 0]
-    projected = np.zeros(grid.z.shape)
-    projected[places[whole]] = products[whole]
-    parts = ~whole
-    if parts.any():
+    gathered = np.zeros(grid.z.shape)
+    gathered[places[whole]] = products[whole]
+    parts = np.flatnonzero(~whole)
+    if parts.size:
         places = places[parts]
         local = (panels.z[parts] - grid.left[places, None]) / grid.half[places] - 1.0
         rule = legendre_rule()
@@ -307,8 +308,8 @@ def _on_coarse_grid(panels: Panels, products: Array) -> Array:
         distance[distance == 0.0] = 1e-100  # at a node its own polynomial is 1, the others 0
         lagrange = rule.barycentric / distance
         scaled = products[parts] / lagrange.sum(axis=2)
-        np.add.at(projected, places, (scaled[:, None, :] @ lagrange)[:, 0])
-    return projected
+        np.add.at(gathered, places, (scaled[:, None, :] @ lagrange)[:, 0])
+    return gathered
 
 
 # Two correlated Gaussians

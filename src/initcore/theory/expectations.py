@@ -195,26 +195,24 @@ class Expectations:
             return closed
         with np.errstate(all="ignore"):
             total = float(self._shares @ c**_ORDERS)
-        rest, order = self._rest
+            rest, order = self._rest
         return total + rest * c**order if rest > 0.0 < c else total
 
     @cached_property
     def _shares(self) -> Array:
         """Of the Hermite polynomials in Var φ: the squares of their coefficients."""
-        panels = self._panels
-        with np.errstate(all="ignore"):
-            if self._sigma == math.inf:  # a limit has no panels to integrate on
-                panels = gaussian_panels(self._phi.function, _FAR, self._phi.kinks, self._mean)
-            shares: Array = hermite_coefficients(panels)[1:] ** 2
+        panels, sigma = self._panels, self._sigma
+        if sigma == math.inf:  # a limit has no panels to integrate on
+            sigma = _FAR
+            panels = gaussian_panels(self._phi.function, sigma, self._phi.kinks, self._mean)
+        shares: Array = hermite_coefficients(panels, sigma, self._mean)[1:] ** 2
         return shares
 
     @cached_property
     def _rest(self) -> tuple[float, float]:
         """What they leave of Var φ, and the order at which it makes up for q E φ′² too."""
-        shares = self._shares
-        with np.errstate(all="ignore"):
-            rest = self.moments.variance - float(shares.sum())
-            slope = self._sigma**2 * self.squared_slope - float(shares @ _ORDERS)
+        rest = self.moments.variance - float(self._shares.sum())
+        slope = self._sigma**2 * self.squared_slope - float(self._shares @ _ORDERS)
         return rest, max(float(HERMITE_ORDERS), slope / rest) if rest > 0.0 else 0.0
 
     @cached_property
