@@ -295,9 +295,10 @@ def _backward(
         at_h = at_x * transport.squared_slope * _square(multiplier) if at_x * multiplier else 0.0
         at_weights = batch * at_h * transport.input_energy if at_h else 0.0
         rows.append((at_h, at_x, at_weights))
-        root = math.sqrt(layer.n_out * at_h) * layer.weight.std if at_h else 0.0
-        # The gradient of a norm of zeros, which has none, is taken as 0.
-        through = root * root / transport.scale if transport.scale else 0.0
+        through = 0.0
+        if at_h and transport.scale:  # a norm of zeros, which has no gradient, passes 0
+            root = math.sqrt(layer.n_out * at_h) * layer.weight.std
+            through = root * root / transport.scale
         at_x = through if layer.residual is None else at_x + through
     return rows[::-1]
 

@@ -46,7 +46,7 @@ class Nonlinearity:
 
     def at(self, q: float, mean: float = 0.0) -> Expectations:
         """Expectations over pre-activations N(mean, q)."""
-        if mean == 0.0 and self.homogeneous_slope is not None:
+        if mean == 0.0 < q and self.homogeneous_slope is not None:
             return _Homogeneous(self, q, self.homogeneous_slope)
         return Expectations(self, math.sqrt(q), mean)
 
@@ -88,7 +88,7 @@ class Nonlinearity:
         if name == "sin":
             size = math.exp(-q * (1.0 - abs(c))) * -math.expm1(-2.0 * q * abs(c)) / 2.0
             shift = math.exp(-q * (1.0 + min(c, 0.0))) * -math.expm1(-q * abs(c))
-            return math.copysign(size - math.sin(mean) ** 2 * shift, c)
+            return math.copysign(1.0, c) * (size - math.sin(mean) ** 2 * shift)
         if mean != 0.0:
             return None
         slope = self.homogeneous_slope
@@ -241,7 +241,7 @@ class Expectations:
 
 
 class _Homogeneous(Expectations):
-    """Those of φ(h) = slope·h below 0 and h above it, h ~ N(0, q), in closed form."""
+    """Those of φ(h) = slope·h below 0 and h above it, h ~ N(0, q), q > 0, in closed form."""
 
     def __init__(self, phi: Nonlinearity, q: float, slope: float) -> None:
         self._phi, self._q, self._slope = phi, q, slope
