@@ -123,9 +123,9 @@ def predict(
         list of L. Such a layer is as wide as its input.
     x
         The inputs (batch, n_0), if they are known; without, they have mean 0. Rows are predicted by
-        their own mean and second moment where there are up to eight different norms, of more in
-        eight groups by norm, and cosines from the mean cosine of their pairs, as if all pairs of
-        rows were of one norm and had that.
+        their own mean and second moment where these have up to eight values, of more in up to eight
+        groups of near ones; cosines from the mean cosine of their pairs, as if each pair had that
+        and were of equal norm.
     batch
         Inputs over which the gradients of the weights are summed, 32 or the rows of ``x``; one has
         no cosine.
