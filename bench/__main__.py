@@ -37,7 +37,18 @@ def main(arguments: list[str] | None = None) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from . import attention, chain, floors, gain, growth, report, sampling, softmax, startup
+    from . import (
+        attention,
+        chain,
+        floors,
+        gain,
+        growth,
+        report,
+        sampling,
+        softmax,
+        startup,
+        theory,
+    )
     from .measure import Settings, run
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -49,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{name} is not installed: {how}")
 
     settings = Settings(threads=options.threads)
-    modules = [floors, sampling, chain, softmax, attention, gain, startup, growth]
+    modules = [floors, sampling, chain, softmax, attention, gain, theory, startup, growth]
     rounds = min(options.rounds, QUICK_ROUNDS) if options.quick else options.rounds
     cases = [
         case

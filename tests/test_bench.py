@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from bench import attention, chain, floors, gain, growth, report, sampling, softmax, startup
+from bench import (
+    attention,
+    chain,
+    floors,
+    gain,
+    growth,
+    report,
+    sampling,
+    softmax,
+    startup,
+    theory,
+)
 from bench.measure import (
     MS,
     OURS,
@@ -28,9 +39,10 @@ from bench.measure import (
     run,
     share,
     takes,
+    within,
 )
 
-MODULES = (floors, sampling, chain, softmax, attention, gain, growth, startup)
+MODULES = (floors, sampling, chain, softmax, attention, gain, theory, growth, startup)
 CASES = [case for module in MODULES for case in module.cases(Settings(sizes=TINY))]
 ROOT = Path(__file__).parents[1]
 PATHS = [path for path in [os.environ.get("PYTHONPATH")] if path]
@@ -98,6 +110,14 @@ def test_a_target_is_the_median_of_ratios_against_the_fastest():
     assert faster(2, "absent").measure(timings) is None
     assert faster(3, "a").is_met(3.0)
     assert not faster(3, "a").is_met(math.nan)
+
+
+def test_a_limit_on_our_own_time():
+    timings = {OURS: Timing((0.01, 0.03, 0.02), 1)}
+    case = Case("name", "work", MS, list, (within(0.025),))
+    ((*_, target, measured, verdict),) = report.rows([Result(case, timings)])
+    assert (target, measured, verdict) == ("≤ 25 ms", "20 ms", "met")
+    assert not within(0.015).is_met(within(0.015).measure(timings))
 
 
 def test_a_ratio_without_a_limit_is_shown_and_not_judged():

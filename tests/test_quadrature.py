@@ -10,8 +10,10 @@ from initcore.activations import ACTIVATIONS
 from initcore.quadrature import (
     gaussian_mean,
     gaussian_moments,
+    gaussian_panels,
     gaussian_product_mean,
     gaussian_squared_slope,
+    hermite_coefficients,
 )
 
 SIGMAS = [1e-6, 1e-3, 0.1, 0.7, 1.0, 3.0, 10.0, 123.4, 1e4, 1e6]
@@ -196,3 +198,43 @@ def test_bad_arguments():
     for function in (lambda x: 1.0, lambda x: x[:-1], lambda x: x + 0j, lambda x: x.astype(str)):
         with pytest.raises(ValueError, match="one of the same shape"):
             gaussian_mean(function)
+
+
+# --- Hermite coefficients ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 3.9, 4.1, 30.0, 900.0, 3000.0])
+def test_hermite_coefficients_of_erf(sigma):
+    """E erf(σu) erf(σv) = 2/π arcsin(s c), s = 2q/(1 + 2q), is Σ a_k² c^k: the arcsine's series."""
+    phi = ACTIVATIONS["erf"]
+    squares = hermite_coefficients(gaussian_panels(phi, sigma), sigma) ** 2
+    s = 2 * sigma**2 / (1 + 2 * sigma**2)
+    orders = np.arange(64)
+    ratios = np.append(1.0, (orders[1:] - 0.5) / orders[1:])  # C(2m, m)/4^m
+    expected = 2 / math.pi * np.cumprod(ratios) * s ** (2 * orders + 1) / (2 * orders + 1)
+    assert squares[1::2] == pytest.approx(expected, rel=1e-9, abs=1e-15)
+    assert squares[::2] == pytest.approx(np.zeros(64), abs=1e-25)
+
+
+@pytest.mark.parametrize(("sigma", "mean", "kink"), [
+    (1.0, 0.0, 0.3), (1.0, 0.7, 0.0), (3.0, 0.0, -2.0), (20.0, 0.0, 1.0), (20.0, 3.0, 0.0),
+    (20.0, -30.0, 5.0), (5000.0, 0.0, -700.0), (0.01, 1.0, 1.02),
+])  # fmt: skip
+@pytest.mark.parametrize("told", [True, False])
+def test_hermite_coefficients_of_a_kink(sigma, mean, kink, told):
+    """max(x − k, 0): by parts, twice, σ He_{n−2}(t) φ(t)/√n! with t = (k − mean)/σ and n > 1."""
+
+    def bent(x):
+        return np.maximum(x - kink, 0.0)
+
+    panels = gaussian_panels(bent, sigma, (kink,) if told else (), mean)
+    t = (kink - mean) / sigma
+    density = math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+    above = 0.5 * math.erfc(t / math.sqrt(2))
+    expected = [sigma * (density - t * above), sigma * above]
+    before, hermite = 0.0, 1.0  # He_{k}/√k!
+    for k in range(126):
+        expected.append(sigma * density * hermite / math.sqrt((k + 1) * (k + 2)))
+        before, hermite = hermite, (t * hermite - math.sqrt(k) * before) / math.sqrt(k + 1)
+    found = hermite_coefficients(panels, sigma, mean)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-11 * sigma)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+import initcore as ic
 from initcore.activations import activation
 from initcore.initializers import constant, kaiming_normal, normal, torch_linear, uniform
 from initcore.theory import correlation_map, fixed_point, predict
@@ -260,8 +261,25 @@ def test_norms():
     layer = predict([8] * 3, init="lecun_normal", norm="layer", backward=True)
     assert layer.pre.second_moment == pytest.approx([1.0, 1.0])
     assert layer.grad_post.second_moment[0] == pytest.approx(0.5 / (0.5 - 0.5 / math.pi))
-    dead = predict([8] * 3, init="zeros", norm="rms")
-    assert dead.post.second_moment.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_a_norm_of_zeros_gives_zeros_and_a_gradient_of_zero(norm):
+    """As the kernels have it: what is below it gets no gradient, and around it comes what does."""
+    dead = predict([8] * 4, init="zeros", norm=norm, backward=True)
+    assert dead.post.second_moment.tolist() == [0.0, 0.0, 0.0]
+    assert dead.grad_pre.second_moment.tolist() == [0.0, 0.0, 0.0]  # φ′(0) is 0
+    alive = predict([8] * 4, activation="tanh", init="zeros", norm=norm, backward=True)
+    assert alive.grad_pre.second_moment.tolist() == [0.0, 0.0, 1.0]
+    assert dead.grad_post.second_moment.tolist() == [0.0, 0.0, 1.0]
+    assert dead.grad_weight.second_moment.tolist() == [0.0, 0.0, 0.0]
+    around = predict([8] * 4, norm=norm, residual=True, input_second_moment=0.0, backward=True)
+    assert around.post.second_moment.tolist() == [0.0, 0.0, 0.0]
+    assert around.grad_post.second_moment.tolist() == [1.0, 1.0, 1.0]
+    x = np.zeros((2, 8), np.float32)
+    same = {"norm": norm, "residual": True, "x": x, "trials": 2, "backward": True, "seed": 0}
+    measured = ic.propagate([8] * 4, **same).grad_post.second_moment
+    assert measured.tolist() == [measured[-1]] * 3
 
 
 def test_gradients_of_functions_come_from_their_values():
@@ -299,6 +317,27 @@ def test_weights_with_a_mean_have_no_prediction():
     for stats in (result.pre, result.post):
         for field in (stats.mean, stats.second_moment, stats.variance):
             assert np.isnan(field).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("init", ["ones", "uniform(0, 1)", lambda **_: 0])
+def test_what_passes_a_branch_of_multiplier_zero_is_known(init):
+    """ReZero: beside the branch x and its gradient are as they were, whatever its weights are."""
+    result = predict(
+        [10] * 4, init=["kaiming_normal", init, "kaiming_normal"], residual=[None, 0, 0.5],
+        norm=["rms", "layer", None], correlation=0.3, backward=True,
+    )  # fmt: skip
+    known = predict(
+        [10] * 3, init="kaiming_normal", residual=[None, 0.5], norm=["rms", None],
+        correlation=0.3, backward=True,
+    )  # fmt: skip
+    for field in ("mean", "second_moment", "variance", "cosine"):
+        assert np.isnan(getattr(result.pre, field)).tolist() == [False, True, False]
+        for side in ("pre", "post", "grad_pre", "grad_post"):
+            found, expected = (getattr(getattr(p, side), field) for p in (result, known))
+            assert found[[0, 2]].tolist() == expected.tolist()
+    assert result.post.second_moment[1] == result.post.second_moment[0]
+    assert result.grad_post.second_moment[1] == result.grad_post.second_moment[0]
+    assert result.grad_pre.second_moment[1] == result.grad_weight.second_moment[1] == 0.0
 
 
 def test_a_layer_takes_one_expectation():
@@ -388,11 +427,26 @@ class TestCosines:
             assert result.post.cosine[layer] == pytest.approx(mapped, abs=1e-5)
             c = float(correlation_map(name, c, w, b, q[layer]))
 
+    @pytest.mark.parametrize("name", ["tanh", "gelu", "silu", "mish", "sigmoid"])
+    def test_smooth_activations_have_ten_digits(self, name):
+        result = predict([100, 9], activation=name, init="normal(0.14)", correlation=0.8)
+        mapped = correlation_map(name, 0.8, 1.0, 0.0, 1.96)
+        assert result.post.cosine == pytest.approx([mapped], rel=1e-10)
+
+    def test_a_sine_with_a_bias(self):
+        """Its closed form against that of a function, which is a series."""
+        for mean in (0.7, -2.0):
+            same = {"widths": [100, 9], "init": "normal(0.1)", "bias": f"constant({mean})"}
+            for c in (-0.9, 0.0, 0.4):
+                closed = predict(activation="sin", correlation=c, **same).post.cosine
+                series = predict(activation=np.sin, correlation=c, **same).post.cosine
+                assert closed == pytest.approx(series, rel=1e-11)
+
     def test_what_has_kinks_elsewhere(self):
         result = predict([100] * 4, activation="hardtanh", init="normal(0.15)", correlation=0.9)
         c, w = 0.9, 2.25
         for layer in range(3):
-            assert result.pre.cosine[layer] == pytest.approx(c, abs=3e-4)
+            assert result.pre.cosine[layer] == pytest.approx(c, abs=2e-5)
             c = float(correlation_map("hardtanh", c, w, 0, result.pre.second_moment[layer]))
 
     def test_a_bias_of_known_mean(self):
@@ -461,7 +515,81 @@ class TestCosines:
         assert not np.isfinite(result.grad_pre.second_moment[0])
 
 
+def averaged(results, side, field):
+    return np.mean([getattr(getattr(one, side), field) for one in results], axis=0)
+
+
 class TestGivenInputs:
+    CHAINS = (
+        {},
+        {"norm": "rms"},
+        {"norm": "layer", "residual": 0.5},
+        {"residual": [None, 0.7, -0.4], "bias": "normal(std=0.3)"},
+        {"residual": True, "norm": [None, "layer", "rms"], "bias": "constant(0.2)"},
+    )
+
+    @pytest.mark.parametrize("chain", CHAINS)
+    def test_rows_are_predicted_by_their_own_norms(self, chain, rng):
+        """Of rows of several norms, zeros and equal entries among them, the mean over the rows."""
+        x = rng.standard_normal((6, 8)) * np.array([[0.1], [0.5], [1.0], [3.0], [0.0], [1.0]])
+        x[5] = 1.5
+        same = {"widths": [8] * 4, "activation": "tanh", "init": "normal(0.6)", "backward": True}
+        whole = predict(x=x, **same, **chain)
+        rows = [predict(x=row[None], **same, **chain) for row in x]
+        for side in ("pre", "post", "grad_pre", "grad_post"):
+            for field in ("mean", "second_moment"):
+                found = getattr(getattr(whole, side), field)
+                assert found == pytest.approx(averaged(rows, side, field), rel=1e-13, abs=1e-16)
+        of_rows = averaged(rows, "grad_weight", "second_moment")
+        assert whole.grad_weight.second_moment == pytest.approx(len(x) * of_rows, rel=1e-13)
+        for side in (whole.pre, whole.post):
+            expected = side.second_moment - side.mean**2
+            assert side.variance == pytest.approx(expected, rel=1e-12)
+
+    def test_many_norms_are_eight_groups(self, rng):
+        """The mean over 64 rows to 1 %, where a row of their mean norm is off by more than 5 %."""
+        x = rng.standard_normal((64, 100)) * np.exp(0.4 * rng.standard_normal((64, 1)))
+        same = {"widths": [100] * 3, "activation": "tanh", "init": "lecun_normal"}
+        found = predict(x=x, **same).post.second_moment[0]
+        exact = np.mean([predict(x=row[None], **same).post.second_moment[0] for row in x])
+        alike = predict(input_second_moment=np.mean(x**2), **same).post.second_moment[0]
+        assert found == pytest.approx(exact, rel=1e-2)
+        assert abs(alike / exact - 1) > 0.05
+        linear = predict(x=x, **(same | {"activation": "leaky_relu"})).pre.second_moment
+        assert linear[0] == pytest.approx(np.mean(x**2), rel=1e-13)
+
+    @pytest.mark.parametrize("shift", [1.0, 1e3, 2.0**26])
+    def test_a_layer_norm_takes_any_mean_away(self, shift):
+        """Also one of which the squares have no digits left for what is around it."""
+        x = np.array([[3.0, 1.0, -2.0, 6.0], [1.0, 4.0, 0.5, 2.5]])
+        same = {"widths": [4] * 3, "init": "normal(0.4)", "norm": "layer", "backward": True}
+        still, moved = predict(x=x, **same), predict(x=x + shift, **same)
+        for side in ("pre", "post", "grad_pre", "grad_post"):
+            for field in ("second_moment", "cosine"):
+                expected = getattr(getattr(still, side), field)
+                found = getattr(getattr(moved, side), field)
+                assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
+        stream = predict(x=x + shift, **same, residual=True)
+        assert stream.post.variance == pytest.approx(
+            predict(x=x, **same, residual=True).post.variance
+            + np.var((x + shift).mean(axis=1)) - np.var(x.mean(axis=1)),
+            rel=1e-7,
+        )  # fmt: skip
+
+    def test_an_activation_that_hardly_moves_keeps_its_cosines(self):
+        """sigmoid of small h is 1/2 + h/4: behind a layer norm the cosine of h, digit by digit."""
+        result = predict(
+            [64] * 3, activation="sigmoid", init="normal(1e-7)", norm=[None, "layer"],
+            correlation=0.3,
+        )  # fmt: skip
+        assert result.pre.cosine == pytest.approx([0.3, 0.3], rel=1e-9)
+
+    def test_zeros_have_no_cosine_and_are_left_out(self):
+        x = np.array([[1.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        result = predict([2, 2], activation="linear", init="normal(1)", x=x)
+        assert result.pre.cosine == pytest.approx([0.5**0.5], rel=1e-15)
+        assert np.isnan(predict([2, 2], x=np.zeros((3, 2))).pre.cosine).all()
+
     def test_gradients_of_weights_are_summed_over_the_rows_of_x(self):
         x = np.ones((4, 8))
         by_rows = predict([8, 8], x=x, backward=True).grad_weight.second_moment

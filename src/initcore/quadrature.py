@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Gaussian expectations E f(m + σz), z ~ N(0, 1), by composite Gauss–Legendre quadrature.
 
-Gauss–Hermite converges as slowly as 1/n at a kink. Here the line is cut at the kinks and on two
-scales: that of the Gaussian (steps of about σ around m) and that of f (steps around 0 that double),
-because a saturating f seen by a wide Gaussian lives in a sliver of it. A panel whose Legendre
-coefficients have not died away is halved until they have, so a kink nobody has told of costs more
-evaluations, not digits.
+Gauss–Hermite converges as slowly as 1/n at a kink. Here the line is cut on the scale of the
+Gaussian (steps of about σ around m), at the kinks, and on the scale of f (steps around 0 that
+double), because a saturating f seen by a wide Gaussian lives in a sliver of it. A panel whose
+Legendre coefficients have not died away is divided until they have, so a kink nobody has told of
+costs more evaluations, not digits.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ Function = Callable[[Array], Any]
 _POINTS = 20  # a panel
 _TOLERANCE = 1e-14  # of E|f|: what a panel's last coefficients may contribute
 _MAX_PANELS = 20_000  # then the rest stays as it is: noise and fast oscillation never resolve
+_OCTAVES = 54  # of x around f's scale, which is 1: further out 1/x is below rounding
 
 
 class _Rule(NamedTuple):
     nodes: Array  # (n,), Gauss–Legendre on [-1, 1]
     weights: Array  # (n,)
     last: Array  # (n, 2): values -> the two highest Legendre coefficients
+    barycentric: Array  # (n,), the weights of interpolation
     slope: Array  # (n, n): values -> derivatives at the nodes
 
 
@@ -57,21 +59,73 @@ def legendre_rule() -> _Rule:
     nodes, weights = np.polynomial.legendre.leggauss(_POINTS)
     vandermonde = np.polynomial.legendre.legvander(nodes, _POINTS - 1)
     coefficients = (vandermonde * weights[:, None]) * (np.arange(_POINTS) + 0.5)
-    barycentric = (-1.0) ** np.arange(_POINTS) * np.sqrt((1.0 - nodes**2) * weights)
+    signs = (-1.0) ** np.arange(_POINTS)
+    barycentric = np.asarray(signs * np.sqrt((1.0 - nodes * nodes) * weights), np.float64)
     distance = nodes[:, None] - nodes
     np.fill_diagonal(distance, 1.0)
     slope = barycentric / barycentric[:, None] / distance
     np.fill_diagonal(slope, 0.0)
     np.fill_diagonal(slope, -slope.sum(axis=1))
-    return _Rule(nodes, weights, coefficients[:, -2:], slope)
+    return _Rule(nodes, weights, coefficients[:, -2:], barycentric, slope)
 
 
-@functools.cache
-def _grids() -> tuple[Array, Array]:
-    """The cuts in z, to where the density underflows, and in x, to where 1/x is below rounding."""
-    z = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 37.0])
-    x = np.concatenate([[0.0, 1.0, 2.0, 3.0, 4.0, 6.0], 2.0 ** np.arange(3, 55)])
-    return np.concatenate([-z[:0:-1], z]), np.concatenate([-x[:0:-1], x])
+# In units of the Gaussian, to where its density underflows.
+_Z_CUTS = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 37.0])
+
+
+class _Grid(NamedTuple):
+    """Panels without a function on them."""
+
+    left: Array  # (panels,)
+    right: Array  # (panels,)
+    half: Array  # (panels, 1)
+    z: Array  # (panels, n)
+    weights: Array  # (panels, n)
+    masses: Array  # (panels,), the sums of the weights
+
+    @classmethod
+    def between(cls, left: Array, right: Array) -> _Grid:
+        rule = legendre_rule()
+        half = ((right - left) / 2)[:, None]
+        z = left[:, None] + half * (1.0 + rule.nodes)
+        weights = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        return cls(left, right, half, z, weights, weights.sum(axis=1))
+
+
+@functools.lru_cache(maxsize=64)
+def _grid(octaves: int) -> _Grid:
+    """Around f(0) at z = 0, where 1/4 of the Gaussian is 2^octaves of the scale of f."""
+    cuts = np.unique(np.concatenate([_Z_CUTS, _details(octaves)]))
+    cuts = np.concatenate([-cuts[:0:-1], cuts])
+    return _Grid.between(cuts[:-1], cuts[1:])
+
+
+def _details(octaves: int) -> Array:
+    """Cuts z > 0 on the scale of f: at 1, 1.5, 2, 3, 4, 6, 8, 12, 16 and the powers of two."""
+    scale = 0.25 * 0.5**octaves
+    powers = 2.0 ** np.arange(min(octaves, _OCTAVES))
+    return scale * np.concatenate([powers, 1.5 * powers[:4]])
+
+
+def _octaves(sigma: float) -> int:
+    return max(0, math.frexp(sigma)[1] - 2)
+
+
+def _first_grid(sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
+    """What a function of these kinks is most often resolved on."""
+    octaves = _octaves(sigma)
+    at = [z for z in ((kink - mean) / sigma for kink in kinks) if z != 0.0 and abs(z) < _Z_CUTS[-1]]
+    if not at and (mean == 0.0 or octaves == 0):
+        return _grid(octaves)
+    grid = _grid(octaves if mean == 0.0 else 0)
+    cuts = np.concatenate([grid.left, grid.right[-1:], at])
+    if mean != 0.0 and octaves:
+        steps = np.concatenate([[0.0], _details(octaves), [0.25, 0.5, 1.0, 2.0, 4.0]])
+        scaled = np.concatenate([-steps, steps]) - mean / sigma
+        cuts = np.concatenate([cuts, scaled[np.abs(scaled) < _Z_CUTS[-1]]])
+    cuts.sort()
+    distinct = cuts[1:] > cuts[:-1]
+    return _Grid.between(cuts[:-1][distinct], cuts[1:][distinct])
 
 
 def evaluate(function: Function, x: Array) -> Array:
@@ -104,31 +158,25 @@ def gaussian_panels(
         x = np.full_like(z, mean) if sigma == 0.0 else z * math.inf
         return Panels(z, np.zeros((1, 1)), np.full_like(z, 1.0 / z.size), evaluate(function, x))
     rule = legendre_rule()
-    z_cuts, x_cuts = _grids()
-    scaled = ((np.concatenate([x_cuts, kinks]) if len(kinks) else x_cuts) - mean) / sigma
-    cuts = np.concatenate([z_cuts, scaled[np.abs(scaled) <= z_cuts[-1]]])
-    cuts.sort()
-    distinct = cuts[1:] > cuts[:-1]
-    left, right = cuts[:-1][distinct], cuts[1:][distinct]
+    grid = _first_grid(sigma, kinks, mean)
     total = 0.0
     finished: list[Panels] = []
-    budget = max_panels
+    budget, pieces = max_panels, 2
     while True:
-        half = ((right - left) / 2)[:, None]
-        z = left[:, None] + half * (1.0 + rule.nodes)
-        weights = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        panels = Panels(z, half, weights, evaluate(function, mean + sigma * z))
+        values = evaluate(function, mean + sigma * grid.z)
+        panels = Panels(grid.z, grid.half, grid.weights, values)
         # Those already finished are resolved: what they add to E|f| is known to the first pass.
-        total = total or max(size, panels.mean(np.abs(panels.values)))
-        budget -= len(left)
-        last = np.abs(panels.values @ rule.last)
-        rough = (last[:, 0] + last[:, 1]) * weights.sum(axis=1) > _TOLERANCE * total
-        if not rough.any() or 2 * np.count_nonzero(rough) > budget:
+        total = total or max(size, panels.mean(np.abs(values)))
+        budget -= len(values)
+        last = np.abs(values @ rule.last)
+        rough = (last[:, 0] + last[:, 1]) * grid.masses > _TOLERANCE * total
+        if not rough.any() or pieces * np.count_nonzero(rough) > budget:
             finished.append(panels)
             break
         finished.append(Panels(*(part[~rough] for part in panels)))
-        middle = (left + (right - left) / 2)[rough]
-        left, right = np.concatenate([left[rough], middle]), np.concatenate([middle, right[rough]])
+        cuts = np.linspace(grid.left[rough], grid.right[rough], pieces + 1)
+        grid = _Grid.between(cuts[:-1].ravel(), cuts[1:].ravel())
+        pieces = 8  # what is rough still is so at a point, and far from resolved
     if len(finished) == 1:
         return finished[0]
     return Panels(*(np.concatenate(parts) for parts in zip(*finished, strict=True)))
@@ -204,35 +252,70 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
         return panels.mean(panels.slopes(1.0) ** 2)
 
 
-_HERMITE_ORDERS = 128
-
-
-class _HermiteRule(NamedTuple):
-    nodes: Array  # z (n,)
-    polynomials: Array  # (n, orders): f(z) @ polynomials are the coefficients
-    orders: Array  # 0, 1, ...
+HERMITE_ORDERS = 128
+_MOST_KEPT = 8  # octaves of grids whose polynomials are kept
 
 
 @functools.cache
-def hermite_rule() -> _HermiteRule:
-    """Nodes z for E f(z) He_k(z)/√k!, z ~ N(0, 1), the coefficients of f in normed Hermite
-    polynomials, k < 128; on fixed panels, cut at 0, for an f with kinks 5 digits of √E f²."""
-    rule = legendre_rule()
-    half = 0.25
-    left = np.arange(-9.0, 9.0, 2.0 * half)[:, None]
-    nodes = (left + half * (1.0 + rule.nodes)).ravel()
-    weights = np.tile(half * rule.weights, len(left)) * np.exp(-0.5 * nodes * nodes)
-    rows = [np.full_like(nodes, 1.0), nodes]
-    for k in range(1, _HERMITE_ORDERS - 1):
-        rows.append((nodes * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
-    orders = np.arange(len(rows), dtype=np.float64)
-    polynomials = np.array(rows) * (weights / math.sqrt(2.0 * math.pi))
-    return _HermiteRule(nodes, np.ascontiguousarray(polynomials.T), orders)
+def _hermite_functions(octaves: int) -> tuple[Array, Array]:
+    """exp(−z²/4) He_k(z)/√k!, which are bounded, at the z > 0 of a grid: those of even and those of
+    odd order, each (n, orders/2)."""
+    z = _grid(octaves).z.ravel()
+    z = z[z.size // 2 :]
+    rows = [np.exp(-0.25 * z * z), z * np.exp(-0.25 * z * z)]
+    for k in range(1, HERMITE_ORDERS - 1):
+        rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
+    functions = np.array(rows).T
+    return np.ascontiguousarray(functions[:, ::2]), np.ascontiguousarray(functions[:, 1::2])
+
+
+def hermite_coefficients(panels: Panels, sigma: float, mean: float = 0.0) -> Array:
+    """E f(mean + sigma·z) He_k(z)/√k!, z ~ N(0, 1), k < 128: f in normed Hermite polynomials.
+
+    The panels are those of :func:`gaussian_panels` for these, with sigma positive and finite. 10
+    digits of √E f² or more, but where f jumps or bends beyond 4 sigma, there 5.
+    """
+    octaves = _octaves(sigma) if mean == 0.0 else 0
+    if octaves > _MOST_KEPT:
+        octaves = 0  # of which all panels are parts
+    grid = _grid(octaves)
+    products = panels.weights * panels.values * np.exp(0.25 * panels.z * panels.z)
+    if panels.z is not grid.z:
+        products = _gathered(products, panels, grid)
+    flat = products.ravel()
+    n = flat.size // 2
+    above, below = flat[n:], flat[n - 1 :: -1]  # at z and at −z
+    even, odd = _hermite_functions(octaves)
+    coefficients = np.empty(HERMITE_ORDERS)
+    coefficients[::2] = (above + below) @ even
+    coefficients[1::2] = (above - below) @ odd
+    return coefficients
+
+
+def _gathered(products: Array, panels: Panels, grid: _Grid) -> Array:
+    """Weighted values (panels, n) on panels that are parts of a grid's, as such at its own nodes:
+    they integrate a polynomial of degree n − 1 on one of its panels to the same."""
+    places = np.searchsorted(grid.left, panels.z[:, _POINTS // 2]) - 1
+    whole = panels.half[:, 0] == grid.half[places, 0]
+    gathered = np.zeros(grid.z.shape)
+    gathered[places[whole]] = products[whole]
+    parts = np.flatnonzero(~whole)
+    if parts.size:
+        places = places[parts]
+        local = (panels.z[parts] - grid.left[places, None]) / grid.half[places] - 1.0
+        rule = legendre_rule()
+        distance = local[:, :, None] - rule.nodes
+        distance[distance == 0.0] = 1e-100  # at a node its own polynomial is 1, the others 0
+        lagrange = rule.barycentric / distance
+        scaled = products[parts] / lagrange.sum(axis=2)
+        np.add.at(gathered, places, (scaled[:, None, :] @ lagrange)[:, 0])
+    return gathered
 
 
 # Two correlated Gaussians
 
 _INNER_Z = np.array([0.0, 1.0, 2.0, 3.0, 4.5, 6.5, 9.0, 12.5])
+_INNER_X = np.concatenate([[0.0, 1.0, 2.0, 3.0, 4.0, 6.0], 2.0 ** np.arange(3, _OCTAVES + 1)])
 _OUTER_PANELS = 1000  # each is as dear as a hundred of one Gaussian
 _ROWS = 256  # outer nodes at a time: the inner panels of more would not stay in cache
 
@@ -276,9 +359,8 @@ def _inner_means(function: Function, means: Array, sigma: float, kinks: Sequence
     last = _INNER_Z[-1]
     # Where f changes on the scale of 1, cuts around 0 that the Gaussian's own do not make up for.
     reach = float(np.max(np.abs(means))) + last * sigma
-    x_cuts = _grids()[1]
-    x_cuts = x_cuts[np.abs(x_cuts) <= reach] if sigma > 0.5 else x_cuts[:0]
-    fixed = np.concatenate([x_cuts, kinks])
+    x_cuts = _INNER_X[reach >= _INNER_X] if sigma > 0.5 else _INNER_X[:0]
+    fixed = np.concatenate([-x_cuts, x_cuts, kinks])
     z_cuts = np.concatenate([-_INNER_Z[:0:-1], _INNER_Z])
     cuts = np.concatenate(
         [

@@ -14,15 +14,17 @@ import numpy.typing as npt
 
 from initcore import architecture
 from initcore.initializers import Initializer, initializer
-from initcore.kernels.chain import moments
+from initcore.kernels.arrays import check_array
 from initcore.laws import Constant, Law
 from initcore.results.layers import ChainLayers, LayerStats
 from initcore.specifications import finite_number, integer, non_negative_number
 from initcore.structures import Moments
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
+from initcore.theory.rows import Rows, groups
 
 T = TypeVar("T")
 _UNKNOWN = Constant(math.nan)
+_UNKNOWN_ROWS = Rows(math.nan, math.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,19 @@ class _Transport(NamedTuple):
     input_energy: float  # E x̂², of what the weights see
     scale: float  # the energy by which the norm divides, 1 without
     squared_slope: float  # E φ′(h)²
+
+
+class _Moments(NamedTuple):
+    """Statistics of a layer."""
+
+    mean: float
+    second_moment: float
+    variance: float
+    cosine: float
+
+
+_NOTHING_KNOWN = _Moments(math.nan, math.nan, math.nan, math.nan)
+_NO_TRANSPORT = _Transport(math.nan, math.nan, math.nan)
 
 
 def predict(
@@ -107,8 +122,10 @@ def predict(
         None, or the multiplier m of the branch: a number, True for 1, or ``"1/sqrt(L)"``; or a
         list of L. Such a layer is as wide as its input.
     x
-        The inputs (batch, n_0), if they are known: their mean, second moment and mean cosine are
-        where the prediction starts from, as if all rows had these. Without it they have mean 0.
+        The inputs (batch, n_0), if they are known; without, they have mean 0. Rows are predicted by
+        their own mean and second moment where these have up to eight values, of more in up to eight
+        groups of near ones; cosines from the mean cosine of their pairs, as if each pair had that
+        and were of equal norm.
     batch
         Inputs over which the gradients of the weights are summed, 32 or the rows of ``x``; one has
         no cosine.
@@ -120,11 +137,13 @@ def predict(
         Where the functions among the activations, or their derivatives, jump.
 
     Weights whose mean is not zero carry the sum of a layer's activations, which no wide limit has:
-    what has passed them is NaN, and so is what has passed weights that a function gives. Raises
-    ValueError for widths, lists and specifications that do not fit.
+    what has passed them is NaN, and so is what has passed weights that a function gives; around
+    them, beside a branch of multiplier 0, it is known. A norm makes zeros of a row of zeros, which
+    has no derivative there: 0 is taken for it. Raises ValueError for widths, lists and
+    specifications that do not fit.
     """
     layers = _layers(widths, activation, init, bias, last, norm, residual, kinks)
-    given = None if x is None else np.asarray(x)
+    given = None if x is None else check_array("x", x)
     if given is not None and (given.ndim != 2 or given.shape[1] != widths[0] or not len(given)):
         raise ValueError(f"x must have shape (batch, {widths[0]}), got {given.shape}")
     rows_of_x = 32 if given is None else len(given)
@@ -134,63 +153,115 @@ def predict(
         raise ValueError(f"batch must be {accepted}, got {batch}")
     if given is not None and correlation:
         raise ValueError(f"correlation must be left out where x is given, got {correlation!r}")
-    mean, energy, common = _entering(x, correlation, input_second_moment)
     if not isinstance(backward, bool | np.bool_):
         raise TypeError(f"backward must be True or False, got {backward!r}")
+    entering = _entering(correlation, input_second_moment)
 
     @cache  # a chain at its critical point, or that has settled, asks for the same again
     def expectations(phi: Nonlinearity, q: float, mean: float) -> Expectations:
         return phi.at(q, mean)
 
-    rows: list[tuple[float, ...]] = []
-    transports: list[_Transport] = []
-    variance = energy - mean * mean
+    shares, tables, gradients = [], [], []
+    for share, rows in [(1.0, entering)] if given is None else groups(given):
+        table, transports = _forward(layers, rows, expectations, batch, backward)
+        shares.append(share)
+        tables.append(table)
+        if backward:
+            gradients.append(_backward(layers, transports, batch))
+    pre, post = (
+        _together(np.array(shares), np.array(side), batch) for side in zip(*tables, strict=True)
+    )
+    if not backward:
+        return Prediction(pre, post)
+    at_h, at_x, at_weights = np.tensordot(shares, np.array(gradients), 1).T
+    unknown = np.array(np.nan)
+    return Prediction(
+        pre,
+        post,
+        _independent(at_h, batch),
+        _independent(at_x, batch),
+        LayerStats(unknown, at_weights, unknown),
+    )
+
+
+def _forward(
+    layers: Sequence[_Layer],
+    rows: Rows,
+    expectations: Callable[[Nonlinearity, float, float], Expectations],
+    batch: int,
+    backward: bool,
+) -> tuple[tuple[list[_Moments], list[_Moments]], list[_Transport]]:
+    """The moments of h and of x by layer, for rows that are alike."""
+    pre, post, transports = [], [], []
     for layer in layers:
-        scale = {None: 1.0, "rms": energy, "layer": variance}[layer.norm]
-        unit = energy if layer.norm is None else _normalised(scale)
-        share = common / energy if energy else 1.0  # of what the weights see in common
-        if layer.norm == "layer":
-            share = (common - mean * mean) / variance if variance else 1.0
+        scale, unit, product = _seen(rows, layer.norm)
         # Roots first: the variance of the weights may underflow where its product does not.
         root = math.sqrt(layer.n_in * unit) * layer.weight.std
         bias_variance = _square(layer.bias.std)
         q = root * root + bias_variance
-        q_common = root * root * share + bias_variance
         if layer.weight.mean != 0.0 or math.isnan(q):
-            mean = energy = variance = common = math.nan
-            rows.append((math.nan,) * 8)
-            transports.append(_Transport(math.nan, math.nan, math.nan))
+            pre.append(_NOTHING_KNOWN)
+            transports.append(_NO_TRANSPORT)
+            if layer.residual != 0.0:
+                rows = _UNKNOWN_ROWS
+            post.append(_moments(rows))
             continue
-        expected = expectations(layer.phi, q, layer.bias.mean)
-        branch = expected.moments
-        overlap = math.nan
+        h = Rows(layer.bias.mean, q, 0.0, root * root * product + bias_variance)
+        expected = expectations(layer.phi, q, h.mean)
+        covariance = math.nan
         if batch > 1:
-            overlap = expected.overlap(_ratio(q_common, q) if q else 1.0)
+            covariance = expected.covariance(_ratio(h.covariance, q) if q else 1.0)
+        branch = Rows(expected.moments.mean, expected.moments.variance, 0.0, covariance)
         if layer.residual is None:
-            mean, energy, variance = branch
-            common = overlap
+            rows = branch
         elif layer.residual:
             # In the wide limit a branch is independent of the stream it is added to.
-            common -= mean * mean
-            mean += layer.residual * branch.mean
-            squared = _square(layer.residual)
-            variance += squared * branch.variance
-            energy = variance + mean * mean
-            common += mean * mean + squared * (overlap - _square(branch.mean))
-        offset = _square(layer.bias.mean)
-        cosine = _ratio(q_common + offset, q + offset)
-        rows.append((layer.bias.mean, q + offset, q, cosine))
-        rows[-1] += mean, energy, variance, _ratio(common, energy)
+            rows = rows.plus(layer.residual, branch)
+        pre.append(_moments(h))
+        post.append(_moments(rows))
         slope = expected.squared_slope if backward else math.nan
         transports.append(_Transport(unit, scale, slope))
-    columns = np.array(rows).T
-    if batch == 1:
-        columns[[3, 7]] = math.nan
-    pre, post = (
-        LayerStats(mean, second, variance, cosine=cosine)
-        for mean, second, variance, cosine in (columns[:4], columns[4:])
+    return (pre, post), transports
+
+
+def _seen(rows: Rows, norm: str | None) -> tuple[float, float, float]:
+    """The second moment by which a norm divides, and of what the weights then see the second
+    moment and, of two rows and as a share of that, the product."""
+    if norm == "layer":
+        scale, product = rows.variance, rows.covariance
+    else:
+        scale, product = rows.second_moment, rows.product
+    share = product / scale if scale else 1.0
+    if norm is None:
+        return 1.0, scale, share
+    # A row of zeros, or of equal entries under a layer norm, becomes one of zeros.
+    return scale, 1.0 if 0.0 < scale < math.inf else 0.0 if scale == 0.0 else math.nan, share
+
+
+def _moments(rows: Rows) -> _Moments:
+    return _Moments(
+        rows.mean,
+        rows.second_moment,
+        rows.variance + rows.between,
+        _ratio(rows.product, rows.second_moment),
     )
-    return Prediction(pre, post, *(_backward(layers, transports, batch) if backward else ()))
+
+
+def _together(
+    shares: npt.NDArray[np.float64], sides: npt.NDArray[np.float64], batch: int
+) -> LayerStats:
+    """Statistics by layer of groups (groups, L, 4) that have these shares of the batch."""
+    mean, second_moment, variance, cosine = np.moveaxis(sides, 2, 0)
+    whole = shares @ mean
+    with np.errstate(invalid="ignore"):
+        variance = shares @ (variance + (mean - whole) ** 2)
+        # Rows of zeros have no cosine, and are left out.
+        counted = np.where(second_moment == 0.0, 0.0, shares[:, None])
+        cosine = np.where(second_moment == 0.0, 0.0, cosine)
+        cosine = np.sum(counted * cosine, axis=0) / np.sum(counted, axis=0)
+    if batch == 1:
+        cosine = np.array(np.nan)
+    return LayerStats(whole, shares @ second_moment, variance, cosine=cosine)
 
 
 def _square(x: float) -> float:
@@ -203,54 +274,40 @@ def _ratio(part: float, whole: float) -> float:
     return min(max(part / whole, -1.0), 1.0) if whole else math.nan
 
 
-def _entering(
-    x: npt.ArrayLike | None, correlation: float, second_moment: float
-) -> tuple[float, float, float]:
-    """E x, E x² and, of two rows, E x x′ of the inputs."""
+def _entering(correlation: float, second_moment: float) -> Rows:
+    """Inputs of mean 0."""
     cosine = finite_number("correlation", correlation)
     if not -1.0 <= cosine <= 1.0:
         raise ValueError(f"correlation must be from -1 to 1, got {correlation!r}")
     energy = non_negative_number("input_second_moment", second_moment)
-    if x is None:
-        return 0.0, energy, cosine * energy
-    found = moments(x)
-    energy = float(found.second_moment)
-    return float(found.mean), energy, float(found.cosine) * energy
-
-
-def _normalised(scale: float) -> float:
-    """E x̂² behind a norm that divides by `scale`: 1, but a layer of zeros stays one."""
-    return 1.0 if 0.0 < scale < math.inf else 0.0 if scale == 0.0 else math.nan
+    return Rows(0.0, energy, 0.0, cosine * energy)
 
 
 def _backward(
     layers: Sequence[_Layer], transports: Sequence[_Transport], batch: int
-) -> tuple[LayerStats, LayerStats, LayerStats]:
+) -> list[tuple[float, float, float]]:
     """The second moments of ∂/∂h, ∂/∂x and ∂/∂W by layer."""
     rows: list[tuple[float, float, float]] = []
     at_x = 1.0
     for layer, transport in zip(reversed(layers), reversed(transports), strict=True):
         multiplier = 1.0 if layer.residual is None else layer.residual
-        at_h = at_x * transport.squared_slope * _square(multiplier) if multiplier else 0.0
-        rows.append((at_h, at_x, batch * at_h * transport.input_energy))
-        root = math.sqrt(layer.n_out * at_h) * layer.weight.std
-        # Where a norm meets a layer of zeros there is no derivative.
-        through = root * root / transport.scale if transport.scale else math.nan
+        # What is multiplied by 0 may be unknown.
+        at_h = at_x * transport.squared_slope * _square(multiplier) if at_x * multiplier else 0.0
+        at_weights = batch * at_h * transport.input_energy if at_h else 0.0
+        rows.append((at_h, at_x, at_weights))
+        through = 0.0
+        if at_h and transport.scale:  # a norm of zeros, which has no gradient, passes 0
+            root = math.sqrt(layer.n_out * at_h) * layer.weight.std
+            through = root * root / transport.scale
         at_x = through if layer.residual is None else at_x + through
-    at_h_all, at_x_all, at_weights = np.array(rows[::-1]).T
-    unknown = np.array(np.nan)
+    return rows[::-1]
 
-    def independent(second_moment: npt.NDArray[np.float64]) -> LayerStats:
-        """Rows of mean 0 that have nothing in common, as those that enter at the top."""
-        zero = np.where(np.isnan(second_moment), np.nan, 0.0)
-        cosine = np.where(second_moment > 0.0, zero, np.nan) if batch > 1 else unknown
-        return LayerStats(zero, second_moment, second_moment, cosine=cosine)
 
-    return (
-        independent(at_h_all),
-        independent(at_x_all),
-        LayerStats(unknown, at_weights, unknown),
-    )
+def _independent(second_moment: npt.NDArray[np.float64], batch: int) -> LayerStats:
+    """Gradients by layer, of mean 0 and with nothing in common, as those that enter at the top."""
+    zero = np.where(np.isnan(second_moment), np.nan, 0.0)
+    cosine = np.where(second_moment > 0.0, zero, np.nan) if batch > 1 else np.array(np.nan)
+    return LayerStats(zero, second_moment, second_moment, cosine=cosine)
 
 
 # Arguments

@@ -14,13 +14,13 @@ import numpy as np
 from initcore.activations import Activation
 from initcore.activations import activation as find_activation
 from initcore.quadrature import (
+    HERMITE_ORDERS,
     Array,
     Function,
     Moments,
     Panels,
-    evaluate,
     gaussian_panels,
-    hermite_rule,
+    hermite_coefficients,
 )
 from initcore.specifications import finite_number
 
@@ -32,6 +32,7 @@ _SIN_AVERAGES = 9.0
 _ORIGIN_OF_BUILT_INS = 2.0**-200
 _ORIGIN_OF_FUNCTIONS = 2.0**-20
 _FAR = 2.0**40
+_ORDERS = np.arange(1.0, HERMITE_ORDERS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,8 @@ class Nonlinearity:
 
     def at(self, q: float, mean: float = 0.0) -> Expectations:
         """Expectations over pre-activations N(mean, q)."""
+        if mean == 0.0 < q and self.homogeneous_slope is not None:
+            return _Homogeneous(self, q, self.homogeneous_slope)
         return Expectations(self, math.sqrt(q), mean)
 
     @cached_property
@@ -56,7 +59,7 @@ class Nonlinearity:
         """
         known = self.built_in is not None
         sigma = _ORIGIN_OF_BUILT_INS if known else _ORIGIN_OF_FUNCTIONS
-        expected = Expectations(self, sigma, 0.0)
+        expected = self.at(sigma * sigma)
         power = expected.growth
         if abs(power - 1.0) < 0.01:
             return expected.squared_slope
@@ -66,7 +69,7 @@ class Nonlinearity:
     def slope_at_infinity(self) -> float:
         """E φ′² over N(0, q) as q → ∞: of the slopes far out on either side."""
         sigma = math.inf if self.built_in is not None else _FAR
-        return Expectations(self, sigma, 0.0).squared_slope
+        return self.at(sigma * sigma).squared_slope
 
     @cached_property
     def homogeneous_slope(self) -> float | None:
@@ -76,23 +79,24 @@ class Nonlinearity:
             return None
         return {"linear": 1.0, "relu": 0.0}.get(phi.name, phi.parameter)
 
-    def overlap(self, c: float, q: float) -> float | None:
-        """E φ(√q u) φ(√q v) with E uv = c, where there is a closed form of it, else None.
+    def covariance(self, c: float, q: float, mean: float = 0.0) -> float | None:
+        """Of φ(h) and φ(h′), two h ~ N(mean, q) of correlation c, where there is a closed form.
 
-        Linear, relu and leaky_relu (Cho and Saul 2009), erf (Williams 1997) and sin.
+        Without a mean linear, relu and leaky_relu (Cho and Saul 2009) and erf (Williams 1997); sin.
         """
+        name = self.built_in.name if self.built_in else ""
+        if name == "sin":
+            size = math.exp(-q * (1.0 - abs(c))) * -math.expm1(-2.0 * q * abs(c)) / 2.0
+            shift = math.exp(-q * (1.0 + min(c, 0.0))) * -math.expm1(-q * abs(c))
+            return math.copysign(1.0, c) * (size - math.sin(mean) ** 2 * shift)
+        if mean != 0.0:
+            return None
         slope = self.homogeneous_slope
         if slope is not None:
             s = math.sqrt((1.0 - c) * (1.0 + c))
-            half = (s + (math.pi - math.acos(c)) * c) / (2.0 * math.pi)  # that of relu
+            half = c * (math.pi - math.acos(c) - c / (1.0 + s)) / (2.0 * math.pi)  # that of relu
             return q * ((1.0 - slope) * (1.0 - slope) * half + slope * c)
-        name = self.built_in.name if self.built_in else ""
-        if name == "erf":
-            return 2.0 / math.pi * _arcsine(c, q)
-        if name == "sin":
-            size = math.exp(-q * (1.0 - abs(c))) * -math.expm1(-2.0 * q * abs(c)) / 2.0
-            return math.copysign(size, c)
-        return None
+        return 2.0 / math.pi * _arcsine(c, q) if name == "erf" else None
 
     def __str__(self) -> str:
         return str(self.built_in or self.function)
@@ -176,41 +180,40 @@ class Expectations:
         with np.errstate(all="ignore"):
             return self._panels.mean(self._squared_slopes**2)
 
-    def overlap(self, c: float) -> float:
-        """E φ(h) φ(h′) for two such h of correlation c.
+    def covariance(self, c: float) -> float:
+        """Of φ(h) and φ(h′) for two such h of correlation c.
 
-        In closed form where there is one, else Σ a_k² c^k with the Hermite coefficients a_k of φ
-        (Mehler's formula). What the first of them leave of E φ², and of q E φ′² = Σ k a_k², is put
-        at the one order that has both, so that value and slope are right at c = 1. For σ up to 3,
-        5 digits of E φ² or more; 3 of what has kinks elsewhere than at 0.
+        In closed form where there is one, else Σ a_k² c^k over k > 0 with the Hermite coefficients
+        a_k of φ (Mehler's formula). What the first 128 of them leave of Var φ, and of
+        q E φ′² = Σ k a_k², is put at the one order that has both, so that value and slope are right
+        at c = 1.
         """
-        if c == 1.0:
-            return self.moments.second_moment
-        closed = self._phi.overlap(c, self._sigma**2) if self._mean == 0.0 else None
+        if c == 1.0 or self._sigma == 0.0:
+            return self.moments.variance
+        closed = self._phi.covariance(c, self._sigma**2, self._mean)
         if closed is not None:
             return closed
         with np.errstate(all="ignore"):
-            total = float(self._shares @ c ** hermite_rule().orders)
-        rest, order = self._rest
+            total = float(self._shares @ c**_ORDERS)
+            rest, order = self._rest
         return total + rest * c**order if rest > 0.0 < c else total
 
     @cached_property
     def _shares(self) -> Array:
-        """Of the Hermite polynomials in E φ²: the squares of their coefficients."""
-        rule = hermite_rule()
-        with np.errstate(all="ignore"):
-            values = evaluate(self._phi.function, self._mean + self._sigma * rule.nodes)
-            shares: Array = (values @ rule.polynomials) ** 2
+        """Of the Hermite polynomials in Var φ: the squares of their coefficients."""
+        panels, sigma = self._panels, self._sigma
+        if sigma == math.inf:  # a limit has no panels to integrate on
+            sigma = _FAR
+            panels = gaussian_panels(self._phi.function, sigma, self._phi.kinks, self._mean)
+        shares: Array = hermite_coefficients(panels, sigma, self._mean)[1:] ** 2
         return shares
 
     @cached_property
     def _rest(self) -> tuple[float, float]:
-        """What they leave of E φ², and the order at which it makes up for q E φ′² too."""
-        shares, orders = self._shares, hermite_rule().orders
-        with np.errstate(all="ignore"):
-            rest = self.moments.second_moment - float(shares.sum())
-            slope = self._sigma**2 * self.squared_slope - float(shares @ orders)
-        return rest, max(float(len(orders)), slope / rest) if rest > 0.0 else 0.0
+        """What they leave of Var φ, and the order at which it makes up for q E φ′² too."""
+        rest = self.moments.variance - float(self._shares.sum())
+        slope = self._sigma**2 * self.squared_slope - float(self._shares @ _ORDERS)
+        return rest, max(float(HERMITE_ORDERS), slope / rest) if rest > 0.0 else 0.0
 
     @cached_property
     def growth(self) -> float:
@@ -235,6 +238,48 @@ class Expectations:
             deviation = panels.mean(polynomial(panels.z**2) * (squares - level))
         whole = self.moments.second_moment
         return deviation / whole if whole else math.nan
+
+
+class _Homogeneous(Expectations):
+    """Those of φ(h) = slope·h below 0 and h above it, h ~ N(0, q), q > 0, in closed form."""
+
+    def __init__(self, phi: Nonlinearity, q: float, slope: float) -> None:
+        self._phi, self._q, self._slope = phi, q, slope
+
+    @cached_property
+    def moments(self) -> Moments:
+        jump, second = 1.0 - self._slope, self._q * self.squared_slope
+        if not jump:
+            return Moments(0.0, second, second)
+        half_normal = jump * jump / (2.0 * math.pi)
+        variance = self._q * (self.squared_slope - half_normal) if second < math.inf else second
+        return Moments(jump * math.sqrt(self._q / (2.0 * math.pi)), second, variance)
+
+    @cached_property
+    def fourth_moment(self) -> float:
+        return 3.0 * self._q * self._q * self.fourth_power_of_slope
+
+    @cached_property
+    def squared_slope(self) -> float:
+        return (1.0 + self._slope * self._slope) / 2.0
+
+    @cached_property
+    def fourth_power_of_slope(self) -> float:
+        square = self._slope * self._slope
+        return (1.0 + square * square) / 2.0
+
+    def covariance(self, c: float) -> float:
+        found = self._phi.covariance(c, self._q)
+        assert found is not None
+        return found
+
+    @property
+    def growth(self) -> float:
+        return 1.0
+
+    @property
+    def curvature(self) -> float:
+        return 0.0
 
 
 def _all_phases() -> Panels:

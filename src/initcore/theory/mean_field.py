@@ -285,9 +285,9 @@ def correlation_map(
 
 def _overlap(phi: Nonlinearity, c: float, q: float) -> float:
     """E φ(√q u) φ(√q v) with E uv = c."""
-    closed = phi.overlap(c, q)
-    if closed is not None:
-        return closed
     if c == 1.0:
         return phi.at(q).moments.second_moment
+    closed = phi.covariance(c, q)
+    if closed is not None:
+        return closed + phi.at(q).moments.mean ** 2
     return gaussian_product_mean(phi.function, math.sqrt(q), c, phi.kinks)
