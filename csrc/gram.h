@@ -11,9 +11,9 @@
  *     G = sigma D E';   dX = sigma dH Z Q + G - G Q' Q  (without the column of b)
  *
  * and |dW|^2 = |dH' X|^2 = tr(dH dH' X X'). Forward, a block of units is drawn, multiplied,
- * finished and added to the next X X'. Of one input it is then forgotten: memory does not grow with
- * the width. The cosine of two inputs, a backward pass, a norm (X is then that of the norm) or a
- * residual branch wants states that are kept whole.
+ * finished and added to the next X X'. States are kept whole for the cosines of inputs: two in
+ * turn or, for the backward pass, all. With a norm, X is that of the norm. A batch of one has a
+ * file of its own, gram_single.h.
  *
  * Gram matrices and factors are float64 whatever the dtype is, and so is Q until it is rounded:
  * one rounding a fma, products of float32 exact. The factor of a matrix with rows of any lengths
@@ -29,7 +29,6 @@
 
 #define IC_GRAM_TOLERANCE 0x1p-40
 #define IC_GRAM_PIVOT 0x1p-4
-static const ic_distribution standard_normal = {.kind = IC_NORMAL, .scale = 1};
 
 /* Features at a time that are widened for a float64 product. */
 enum { IC_GRAM_FEATURES = 64 };
@@ -97,9 +96,8 @@ typedef struct {
   size_t rows, stride;         /* units at a time, elements between the rows of a drawn slab */
   size_t lanes, panels;        /* of the batch */
   size_t gram_panel, gram;     /* of a Gram matrix: elements between its panels, in all */
-  size_t slab, bias, wide, grams, factor, rest, pivots, columns, left, block, total;
-  int whole;                   /* states are kept whole: two in turn or, with backward, all */
-  size_t before;               /* pre-activations, then gradients by activations; 0: not kept */
+  size_t slab, bias, wide, grams, factor, rest, pivots, columns, left, total;
+  size_t before;               /* pre-activations, then gradients by activations */
   size_t gradient;             /* by pre-activations */
   size_t aside, states, norms, slopes, widest; /* as in chain.h; widest in elements */
   size_t gradient_gram, gradient_factor, gradient_left, middle, coefficients, strip, solved;
@@ -138,12 +136,10 @@ static R(gram_layout) R(gram_plan)(const ic_chain *c) {
     normed |= c->layers[l].norm != IC_NO_NORM;
     residual |= c->layers[l].residual;
   }
-  plan.whole = c->backward || normed || residual || batch > 1;
-  if (!plan.whole) plan.block = gram_take(end, panels * R(chain_panel)(plan.rows) * sizeof(real));
   if (residual) plan.aside = gram_take(end, plan.widest * sizeof(real));
   const size_t kept = c->backward ? all : 2 * plan.widest;
-  if (plan.whole) plan.states = gram_take(end, kept * sizeof(real));
-  if (c->backward || batch > 1) plan.before = gram_take(end, plan.widest * sizeof(real));
+  plan.states = gram_take(end, kept * sizeof(real));
+  plan.before = gram_take(end, plan.widest * sizeof(real));
   if (!c->backward) return plan;
   if (normed) plan.norms = gram_take(end, c->n_layers * lanes * sizeof(double));
   plan.slopes = gram_take(end, all * sizeof(real));
@@ -162,6 +158,7 @@ static R(gram_layout) R(gram_plan)(const ic_chain *c) {
 
 /* Domain: that of `gram`. Max error: none. Determinism: bytes that any trial of c needs. */
 static size_t R(gram_workspace)(const ic_chain *c) {
+  if (c->batch == 1) return R(single_plan)(c).total * sizeof(real) + IC_LINE_BYTES;
   return R(gram_plan)(c).total + IC_LINE_BYTES;
 }
 
@@ -250,19 +247,7 @@ static void R(gram_input)(const ic_kernels *k, const ic_chain *c, uint64_t trial
   R(add_common)(k, c, trial, first, count, x, panel, slab);
 }
 
-/* sigma, beta and the biases' mean of a layer, in the dtype. */
-typedef struct {
-  double sigma, beta;
-  real mean;
-} R(gram_law);
-static R(gram_law) R(gram_law_of)(const ic_layer *layer) {
-  const ic_distribution *bias = &layer->bias.distribution;
-  const int varies = layer->has_bias && bias->kind == IC_NORMAL;
-  return (R(gram_law)){(real)layer->weight.distribution.scale, varies ? (real)bias->scale : 0,
-                       layer->has_bias ? (real)bias->shift : 0};
-}
-
-/* State l where states are whole; with backward, a slope lies as far from the first one. */
+/* State l; with backward, a slope lies as far from the first one. */
 static real *R(gram_state)(const ic_chain *c, const R(gram_layout) * plan, char *base, size_t l) {
   real *at = REALS(states);
   if (!c->backward) return at + l % 2 * plan->widest;
@@ -299,8 +284,6 @@ static void R(gram_cosines)(const R(gram_layout) * plan, size_t n, size_t batch,
                             ic_moments *moments, char *base) {
   const size_t panel = R(chain_panel)(n);
   double *scales = DOUBLES(rest);
-  moments[0].cosine = moments[1].cosine = NAN;
-  if (batch < 2) return;
   moments[0].cosine = R(mean_cosine)(REALS(before), panel, n, batch, scales);
   moments[1].cosine = R(mean_cosine)(after, panel, n, batch, scales);
 }
@@ -309,24 +292,19 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
                            uint64_t trial, ic_moments *input, ic_moments *moments, char *base,
                            const volatile int32_t *cancel) {
   const size_t batch = c->batch, n_layers = c->n_layers;
-  real *slab = REALS(slab), *bias = REALS(bias), *left = REALS(left), *block = REALS(block);
+  real *slab = REALS(slab), *bias = REALS(bias), *left = REALS(left);
   double *gram = DOUBLES(grams);
   size_t *columns = SIZES(columns);
-  size_t block_panel = R(chain_panel)(plan->rows), n = c->layers[0].n_in;
-  real *x = block, *slope = NULL;
+  size_t n = c->layers[0].n_in, panel = R(chain_panel)(n);
+  real *x = R(gram_state)(c, plan, base, 0), *slope = NULL;
   memset(gram, 0, plan->gram * sizeof *gram);
-  if (plan->whole) {
-    x = R(gram_state)(c, plan, base, 0);
-    block_panel = R(chain_panel)(n);
-  }
   if (input) memset(input, 0, sizeof *input);
   for (size_t j = 0; j < n; j += plan->rows) {
     if (*cancel) return 0;
     const size_t count = n - j < plan->rows ? n - j : plan->rows;
-    real *at = plan->whole ? x + 16 * j : block;
-    R(gram_input)(k, c, trial, j, count, at, block_panel, slab);
-    if (input) R(panel_moments)(at, block_panel, count, batch, input);
-    if (!c->layers[0].norm) R(gram_add)(plan, batch, at, block_panel, count, gram, base);
+    R(gram_input)(k, c, trial, j, count, x + 16 * j, panel, slab);
+    if (input) R(panel_moments)(x + 16 * j, panel, count, batch, input);
+    if (!c->layers[0].norm) R(gram_add)(plan, batch, x + 16 * j, panel, count, gram, base);
   }
   for (size_t l = 0; l < n_layers; l++) {
     const ic_layer *layer = c->layers + l;
@@ -344,10 +322,8 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
       gram += l + 1 < n_layers ? plan->gram : 0;
       slope = R(gram_state)(c, plan, base, l + 1) + (REALS(slopes) - REALS(states));
     }
-    if (plan->whole) {
-      x = R(gram_state)(c, plan, base, l + 1);
-      block_panel = R(chain_panel)(layer->n_out);
-    }
+    x = R(gram_state)(c, plan, base, l + 1);
+    panel = R(chain_panel)(layer->n_out);
     const int added = l + 1 < n_layers && !layer[1].norm; /* to the next Gram matrix, while hot */
     if (added) memset(gram, 0, plan->gram * sizeof *gram);
     if (found) {
@@ -357,15 +333,13 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     for (size_t o = 0; o < layer->n_out; o += plan->rows) {
       if (*cancel) return 0;
       const size_t rows = layer->n_out - o < plan->rows ? layer->n_out - o : plan->rows;
-      real *out = plan->whole ? x + 16 * o : block;
+      real *pre = REALS(before) + 16 * o, *out = x + 16 * o;
       R(gram_draw)(k, c, plan, layer->weight.stream + trial, o, rows, slab);
-      real *pre = plan->before ? REALS(before) + 16 * o : out;
       R(gram_multiply)(plan, batch, slab, rows, layer->has_bias ? bias : NULL, left, columns, pre,
-                       block_panel);
+                       panel);
       R(chain_finish)(layer, 0, pre, skip ? skip + 16 * o : NULL, out,
-                      slope ? slope + 16 * o : NULL, (ptrdiff_t)block_panel, rows, batch, found,
-                      NULL);
-      if (added) R(gram_add)(plan, batch, out, block_panel, rows, gram, base);
+                      slope ? slope + 16 * o : NULL, (ptrdiff_t)panel, rows, batch, found, NULL);
+      if (added) R(gram_add)(plan, batch, out, panel, rows, gram, base);
     }
     if (found) R(gram_cosines)(plan, layer->n_out, batch, x, found, base);
   }
@@ -539,10 +513,16 @@ static int R(gram)(const ic_kernels *k, const ic_chain *c, const uint64_t *gradi
                    void *workspace, const volatile int32_t *cancel) {
   const ic_fpmode mode = fpmode_enter();
   const R(gram_layout) plan = R(gram_plan)(c);
-  char *base = (char *)R(chain_aligned)(workspace);
-  int finished = R(gram_forward)(k, c, &plan, trial, input, moments, base, cancel);
-  if (finished && c->backward)
-    finished = R(gram_backward)(k, c, &plan, gradient_streams, trial, gradients, base, cancel);
+  real *base = R(chain_aligned)(workspace);
+  int finished;
+  if (c->batch == 1) {
+    finished = R(single)(k, c, gradient_streams, trial, input, moments, gradients, base, cancel);
+  } else {
+    finished = R(gram_forward)(k, c, &plan, trial, input, moments, (char *)base, cancel);
+    if (finished && c->backward)
+      finished = R(gram_backward)(k, c, &plan, gradient_streams, trial, gradients, (char *)base,
+                                  cancel);
+  }
   fpmode_leave(mode);
   return finished;
 }

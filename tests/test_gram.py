@@ -9,7 +9,7 @@ import pytest
 import initcore as ic
 from initcore import _core
 from initcore.reference import gram as reference
-from initcore.reference.moments import COSINE
+from initcore.reference.moments import COSINE, DEAD, FIELDS, M3, M4, OVERFLOWS, WITHIN
 from initcore.reference.sampling import CONSTANT, NORMAL
 from initcore.streams import stream_id
 from kernel_calls import architecture, layer_codes, normal, run_backward, run_gram, same_bits
@@ -36,8 +36,8 @@ def gram_spec(x, widths, names, laws, norms=None, residuals=None, *, backward=Fa
     return x.dtype.name, 5, len(x), widths, codes, x, weights, biases, top, *shape
 
 
-def expected(x, widths, names, laws, norms=None, residuals=None, *, backward=False):
-    """What the reference says of trial 0 of `gram_spec`."""
+def drawn_for(x, widths, names, laws, norms=None, residuals=None, *, backward=False):
+    """What the reference's `gram_arrays` takes, of trial 0 of `gram_spec`."""
     batch, dtype = len(x), x.dtype.name
     kernels = _core.default()
 
@@ -52,10 +52,25 @@ def expected(x, widths, names, laws, norms=None, residuals=None, *, backward=Fal
         for i, (n, (_, beta, _)) in enumerate(zip(widths[:-1], laws, strict=True))
     ]
     rounded = [tuple(float(x.dtype.type(v or 0)) for v in law) for law in laws]
-    return reference.gram(
-        x, zs, rounded, [(name, None) for name in names], [0.05] * len(names),
-        drawn(70, batch, widths[-1]) if backward else None, es, norms, residuals,
-    )  # fmt: skip
+    dy = drawn(70, batch, widths[-1]) if backward else None
+    return (x, zs, rounded, [(name, None) for name in names]), (dy, es, norms, residuals)
+
+
+def expected(x, widths, names, *rest, backward=False):
+    """What the reference says of trial 0 of `gram_spec`."""
+    chain, others = drawn_for(x, widths, names, *rest, backward=backward)
+    return reference.gram(*chain, [0.05] * len(names), *others)
+
+
+def plain_moments(x):
+    """Of an array's values in one go, by their formulas."""
+    state = np.zeros(len(FIELDS))
+    d = x - x.mean()
+    state[[COUNT, MEAN, ABS_MAX]] = x.size, x.mean(), np.abs(x).max()
+    state[[M2, M3, M4]] = np.sum(d**2), np.sum(d**3), np.sum(d**4)
+    state[[ZEROS, DEAD]] = np.sum(x == 0)
+    state[COSINE] = np.nan
+    return state
 
 
 def assert_close(got, want, dtype):
@@ -212,6 +227,9 @@ class TestLaw:
         ("batch", "widths", "names", "laws", "shape"),
         [
             (1, [9, 12, 16, 8], ["relu"] * 3, [(0.4, None, None)] * 3, ()),
+            (1, [9, 12, 10, 11], ["tanh", "linear", "gelu"], BIASES["normal"], ()),
+            (1, [9, 9, 9, 9], ["tanh", "linear", "gelu"], BIASES["normal"],
+             (["rms", "layer", None], [0.5, None, 1.0])),
             (6, [9, 12, 16, 8], ["relu"] * 3, [(0.4, 0.1, 0.1)] * 3, ()),
             (20, [9, 12, 10, 11], ["tanh", "linear", "gelu"], BIASES["normal"], ()),
             (18, [3, 4, 5, 1], ["tanh"] * 3, [(0.9, None, None)] * 3, ()),
@@ -309,18 +327,102 @@ class TestLaw:
         assert abs(squares.mean() - law.var) <= 5 * squares.std() / math.sqrt(len(logs))
 
 
-class TestKernel:
-    def test_memory_of_one_input_does_not_grow_with_the_width_forward(self, kernels):
+class TestOneInput:
+    """A batch of one, which needs no factor: units are lanes and go by in pieces."""
+
+    @pytest.mark.parametrize(
+        ("widths", "shape"),
+        [
+            *(([255] * 4, shape) for shape in [(), *SHAPES]),
+            ([256, 512, 272, 31], ()),
+            ([4113, 4113, 30, 4113], (None, [0.5, None, None])),
+            ([30, 4113, 20, 4113], (["rms", None, "layer"], None)),
+        ],
+    )
+    def test_pieces(self, every_isa, rng, dtype, widths, shape):
+        """Every statistic of every state and gradient, around a block of values and a piece."""
+        x = rng.normal(0.2, 0.6, size=(1, widths[0])).astype(dtype)
+        stds = [1 / math.sqrt(n) for n in widths]
+        laws = [(stds[0], 0.2, 0.0), (2 * stds[1], 0.5, -0.3), (stds[2], None, None)]
+        case = x, widths, ["tanh", "relu", "gelu"], laws, *shape
+        chain, others = drawn_for(*case, backward=True)
+        forward, backward = reference.gram_arrays(*chain, *others)
+        want = np.array([
+            [plain_moments(a) for a in (h, after, dx, dh)]
+            for (h, _, after), (dx, dh, _) in zip(forward, backward, strict=True)
+        ])  # fmt: skip
+        want[:, 0, SATURATED] = [np.sum(np.abs(slope) < 0.05) for _, slope, _ in forward]
+        spec = gram_spec(*case, backward=True)
+        answers = [run_gram(kernels, spec, STREAMS) for kernels in every_isa]
+        for states, gradients in answers:
+            assert same_bits(states, answers[0][0])
+            assert same_bits(gradients, answers[0][1])
+        got = np.concatenate([states[0], gradients[0, :, :2]], axis=1)
+        assert_close(got, want, dtype)
+        size = np.sqrt(want[..., M2] / want[..., COUNT])
+        tolerance = 1e-3 if dtype == "float32" else 1e-9
+        allowed = tolerance * want[..., COUNT] * size**3
+        assert np.all(np.abs(got[..., M3] - want[..., M3]) <= allowed)
+        np.testing.assert_allclose(got[..., M4], want[..., M4], rtol=tolerance)
+        np.testing.assert_array_equal(got[..., [WITHIN, OVERFLOWS]], 0)
+        np.testing.assert_array_equal(got[..., DEAD], got[..., ZEROS])
+        weights = [dw.size for _, _, dw in backward], [np.sum(dw**2) for _, _, dw in backward]
+        np.testing.assert_allclose(gradients[0, :, 2, [COUNT, M2]], weights, rtol=tolerance)
+        forward_alone, _ = run_gram(every_isa[0], gram_spec(*case))
+        assert same_bits(forward_alone, answers[0][0])
+
+    def test_many_units_are_their_draw(self, every_isa):
+        """h is the draw of N(μ, σ²|x|² + β²) from the layer's stream, to a rounding."""
+        n, std = 20001, math.sqrt(0.25 * 5 + 0.04)
+        spec = gram_spec(np.ones((1, 5)), [5, n], ["linear"], [(0.5, 0.2, 0.3)])
+        for kernels in every_isa:
+            h = normal(kernels, n, seed=5, stream=10, scale=std, shift=0.3, dtype="float64")
+            states, _ = run_gram(kernels, spec)
+            got = dict(zip(FIELDS, states[0, 0, 0], strict=True))
+            assert got["mean"] == pytest.approx(h.mean(), abs=1e-14)
+            assert got["m2"] == pytest.approx(np.sum((h - h.mean()) ** 2), rel=1e-13)
+            assert got["abs_max"] == pytest.approx(np.abs(h).max(), rel=1e-14)
+
+    def test_the_layer_norm_of_a_constant_is_zero(self, kernels, dtype):
+        """Of units that are all tanh(μ), exactly, and no gradient passes it."""
+        x, n = np.ones((1, 7), dtype), 5000
+        laws = [(0.0, 0.0, 0.3), (1.0, None, None), (1.0, None, None)]
+        case = x, [7, n, n, 50], ["tanh", "linear", "linear"], laws, [None, "layer", "rms"], None
+        states, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS)
+        assert np.all(states[0, 1:, :, ZEROS] == states[0, 1:, :, COUNT])
+        assert np.all(gradients[0, :2, :2, ZEROS] == gradients[0, :2, :2, COUNT])
+        assert np.all(gradients[0, :, 2, M2] == 0)
+        assert np.all(gradients[0, 2, :2, M2] > 0)
+
+    @pytest.mark.parametrize("shape", [(), (["rms", "layer"], [0.5, None])])
+    @pytest.mark.parametrize("value", [np.inf, np.nan])
+    def test_an_input_that_is_not_finite(self, kernels, dtype, value, shape):
+        x = np.ones((1, 300), dtype)
+        x[0, 7] = value
+        case = x, [300] * 3, ["linear"] * 2, [(0.1, None, None)] * 2, *shape
+        states, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS[:2])
+        assert np.all(states[0, ..., NONFINITE] == 300)
+        assert np.all(np.isnan(states[0, ..., WITHIN]))
+        assert np.all(gradients[0, :, 1, NONFINITE] == 300)
+        assert np.all(np.isnan(gradients[0, :, 2, M2]))
+
+    def test_memory_does_not_grow_with_the_width_forward(self, kernels):
         laws = source(1, 1.0), [source(2, 1.0)], [None]
         sizes = {
             kernels.gram_workspace(
-                _core.Chain("float32", 0, 1, [n, n], layer_codes(["relu"]), *laws)
+                _core.Chain(
+                    "float32", 0, 1, [n, n], layer_codes(["relu"]), *laws, None,
+                    *architecture(norms, None),
+                )
             )
             for n in (1000, 10**6)
-        }
+            for norms in (None, ["layer"])
+        }  # fmt: skip
         assert len(sizes) == 1
-        assert sizes.pop() < 1 << 20
+        assert sizes.pop() < 1 << 17
 
+
+class TestKernel:
     def test_rows_that_overflow_leave_the_others_alone(self, kernels, rng, dtype):
         """An infinite and a NaN input give two rows that are not finite, forward and backward."""
         x = rng.normal(size=(20, 30)).astype(dtype)

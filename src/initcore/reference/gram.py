@@ -24,7 +24,7 @@ from .chain import branch
 from .moments import FIELDS, layer_moments
 from .norm import norm, norm_backward
 
-__all__ = ["factor", "gram"]
+__all__ = ["factor", "gram", "gram_arrays"]
 
 Float64 = NDArray[np.float64]
 # A row's residual share below which it is a combination of rows before it: (2^-20)² of an angle.
@@ -56,27 +56,26 @@ def factor(a: Float64) -> tuple[Float64, list[int]]:
     return np.array(columns).reshape(-1, len(a)).T, pivots
 
 
-def gram(
+def gram_arrays(
     x: NDArray[Any],
     normals: Sequence[NDArray[Any]],
     laws: Sequence[tuple[float, float, float]],
     activations: Sequence[tuple[str, float | None]],
-    thresholds: Sequence[float],
     dy: NDArray[Any] | None = None,
     gradient_normals: Sequence[NDArray[Any]] = (),
     norms: Sequence[str | None] | None = None,
     residuals: Sequence[float | None] | None = None,
-) -> tuple[Float64, Float64 | None]:
-    """The states (layers, 2, .) of h and φ(h), and with dy (batch, n_out) those (layers, 3, .) of
-    the gradients by φ(h), h and W, columns as in `chain` and `chain_backward`.
+) -> tuple[list[tuple[Float64, Float64, Float64]], list[tuple[Float64, Float64, Float64]]]:
+    """(h, φ′(h), x) of each layer, x its output, and with dy (batch, n_out) its gradients by x, h
+    and W.
 
     x (batch, n_in); a layer's Z is the first columns of normals (n_out, batch), its E those of
-    gradient_normals (n_in, or n_in + 1 with β; batch); laws: (σ, β, μ); activations, thresholds,
-    norms and residuals as in `chain`; X is that of the norm.
+    gradient_normals (n_in, or n_in + 1 with β; batch); laws: (σ, β, μ); activations, norms and
+    residuals as in `chain`; X is that of the norm.
     """
     norms, residuals = norms or [None] * len(laws), residuals or [None] * len(laws)
     x = x.astype(np.float64)
-    states = np.zeros((len(laws), 2, len(FIELDS)))
+    states: list[tuple[Float64, Float64, Float64]] = []
     inputs, inverses, slopes, factors = [], [], [], []
     for layer, ((sigma, beta, mean), (name, parameter)) in enumerate(
         zip(laws, activations, strict=True)
@@ -89,23 +88,20 @@ def gram(
         inverses.append(inverse)
         factors.append((left, pivots, z))
         phi = activate(h, name, parameter).astype(np.float64)
-        slope = activate(h, name, parameter, derivative=True).astype(np.float64)
-        states[layer, 0] = layer_moments(h.T, slope.T, thresholds[layer])
-        x, slope = branch(residuals[layer], x, phi, slope)
+        own = activate(h, name, parameter, derivative=True).astype(np.float64)
+        x, slope = branch(residuals[layer], x, phi, own)
         slopes.append(slope)
-        states[layer, 1] = layer_moments(x.T)
-    if dy is None:
-        return states, None
+        states.append((h, own, x))
 
-    gradients = np.zeros((len(laws), 3, len(FIELDS)))
+    gradients: list[tuple[Float64, Float64, Float64]] = []
+    if dy is None:
+        return states, gradients
     dx = dy.astype(np.float64)
     for layer in reversed(range(len(laws))):
         sigma, beta, _ = laws[layer]
         x, (left, pivots, z) = inputs[layer], factors[layer]
         dh = dx * slopes[layer]
-        gradients[layer, 0], gradients[layer, 1] = layer_moments(dx.T), layer_moments(dh.T)
-        dw = dh.T @ x
-        gradients[layer, 2, [0, 2]] = dw.size, np.sum(dw**2)
+        gradients.insert(0, (dx, dh, dh.T @ x))
         if layer == 0:
             break
         known = np.hstack([sigma * x, np.full((len(x), 1 if beta else 0), beta)])
@@ -116,3 +112,31 @@ def gram(
         below = norm_backward(norms[layer], x, inverses[layer], below)
         dx = below if residuals[layer] is None else below + dx
     return states, gradients
+
+
+def gram(
+    x: NDArray[Any],
+    normals: Sequence[NDArray[Any]],
+    laws: Sequence[tuple[float, float, float]],
+    activations: Sequence[tuple[str, float | None]],
+    thresholds: Sequence[float],
+    dy: NDArray[Any] | None = None,
+    gradient_normals: Sequence[NDArray[Any]] = (),
+    norms: Sequence[str | None] | None = None,
+    residuals: Sequence[float | None] | None = None,
+) -> tuple[Float64, Float64 | None]:
+    """The states (layers, 2, .) of h and x of `gram_arrays`, and with dy those (layers, 3, .) of
+    the gradients, columns as in `chain` and `chain_backward`; thresholds as in `chain`.
+    """
+    forward, backward = gram_arrays(
+        x, normals, laws, activations, dy, gradient_normals, norms, residuals
+    )
+    states = np.zeros((len(laws), 2, len(FIELDS)))
+    gradients = np.zeros((len(laws), 3, len(FIELDS)))
+    for layer, (h, slope, after) in enumerate(forward):
+        states[layer, 0] = layer_moments(h.T, slope.T, thresholds[layer])
+        states[layer, 1] = layer_moments(after.T)
+    for layer, (dx, dh, dw) in enumerate(backward):
+        gradients[layer, 0], gradients[layer, 1] = layer_moments(dx.T), layer_moments(dh.T)
+        gradients[layer, 2, [0, 2]] = dw.size, np.sum(dw**2)
+    return states, None if dy is None else gradients
