@@ -8,6 +8,7 @@ import pytest
 
 from initcore.activations import ACTIVATIONS
 from initcore.quadrature import (
+    find_kinks,
     gaussian_mean,
     gaussian_moments,
     gaussian_panels,
@@ -200,6 +201,20 @@ def test_bad_arguments():
             gaussian_mean(function)
 
 
+@pytest.mark.parametrize(("function", "kinks"), [
+    (lambda x: np.clip(x, -1.0, 1.0), (-1.0, 1.0)),  # at round numbers
+    (lambda x: np.clip(x, 0.0, 6.0), (6.0,)),  # 0 is always cut
+    (lambda x: x * np.clip(x + 3.0, 0.0, 6.0), (-3.0, 3.0)),
+    (lambda x: np.maximum(x - 0.3, 0.0) + np.abs(x + math.e), (-math.e, 0.3)),
+    (lambda x: 1.0 * (x > 0.37), (0.37,)),
+    (np.tanh, ()),
+    (lambda x: np.maximum(x, 0.0), ()),
+    (lambda x: np.sin(1e4 * x), ()),
+])  # fmt: skip
+def test_kinks_that_nobody_told_of(function, kinks):
+    assert find_kinks(function) == pytest.approx(kinks, abs=1e-10)
+
+
 # --- Hermite coefficients ---------------------------------------------------------------------
 
 
@@ -207,7 +222,7 @@ def test_bad_arguments():
 def test_hermite_coefficients_of_erf(sigma):
     """E erf(σu) erf(σv) = 2/π arcsin(s c), s = 2q/(1 + 2q), is Σ a_k² c^k: the arcsine's series."""
     phi = ACTIVATIONS["erf"]
-    squares = hermite_coefficients(gaussian_panels(phi, sigma), sigma) ** 2
+    squares = hermite_coefficients(phi, sigma, (), 0.0, gaussian_panels(phi, sigma)) ** 2
     s = 2 * sigma**2 / (1 + 2 * sigma**2)
     orders = np.arange(64)
     ratios = np.append(1.0, (orders[1:] - 0.5) / orders[1:])  # C(2m, m)/4^m
@@ -216,18 +231,24 @@ def test_hermite_coefficients_of_erf(sigma):
     assert squares[::2] == pytest.approx(np.zeros(64), abs=1e-25)
 
 
-@pytest.mark.parametrize(("sigma", "mean", "kink"), [
+_KINKS = [
     (1.0, 0.0, 0.3), (1.0, 0.7, 0.0), (3.0, 0.0, -2.0), (20.0, 0.0, 1.0), (20.0, 3.0, 0.0),
-    (20.0, -30.0, 5.0), (5000.0, 0.0, -700.0), (0.01, 1.0, 1.02),
+    (20.0, -30.0, 5.0), (0.01, 1.0, 1.02),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sigma", "mean", "kink", "told"), [
+    *((*one, told) for one in _KINKS for told in (True, False)),
+    (5000.0, 0.0, -700.0, True),
 ])  # fmt: skip
-@pytest.mark.parametrize("told", [True, False])
 def test_hermite_coefficients_of_a_kink(sigma, mean, kink, told):
     """max(x − k, 0): by parts, twice, σ He_{n−2}(t) φ(t)/√n! with t = (k − mean)/σ and n > 1."""
 
     def bent(x):
         return np.maximum(x - kink, 0.0)
 
-    panels = gaussian_panels(bent, sigma, (kink,) if told else (), mean)
+    kinks = (kink,) if told else ()
+    panels = gaussian_panels(bent, sigma, kinks, mean)
     t = (kink - mean) / sigma
     density = math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
     above = 0.5 * math.erfc(t / math.sqrt(2))
@@ -236,5 +257,5 @@ def test_hermite_coefficients_of_a_kink(sigma, mean, kink, told):
     for k in range(126):
         expected.append(sigma * density * hermite / math.sqrt((k + 1) * (k + 2)))
         before, hermite = hermite, (t * hermite - math.sqrt(k) * before) / math.sqrt(k + 1)
-    found = hermite_coefficients(panels, sigma, mean)
+    found = hermite_coefficients(bent, sigma, kinks, mean, panels)
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-11 * sigma)

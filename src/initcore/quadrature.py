@@ -27,6 +27,7 @@ _POINTS = 20  # a panel
 _TOLERANCE = 1e-14  # of E|f|: what a panel's last coefficients may contribute
 _MAX_PANELS = 20_000  # then the rest stays as it is: noise and fast oscillation never resolve
 _OCTAVES = 54  # of x around f's scale, which is 1: further out 1/x is below rounding
+_EXPONENTS = np.concatenate([np.arange(10.0), np.arange(10.0, _OCTAVES, 3.0)])
 
 
 class _Rule(NamedTuple):
@@ -92,7 +93,7 @@ class _Grid(NamedTuple):
         return cls(left, right, half, z, weights, weights.sum(axis=1))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _grid(octaves: int) -> _Grid:
     """Around f(0) at z = 0, where 1/4 of the Gaussian is 2^octaves of the scale of f."""
     cuts = np.unique(np.concatenate([_Z_CUTS, _details(octaves)]))
@@ -101,19 +102,18 @@ def _grid(octaves: int) -> _Grid:
 
 
 def _details(octaves: int) -> Array:
-    """Cuts z > 0 on the scale of f: at 1, 1.5, 2, 3, 4, 6, 8, 12, 16 and the powers of two."""
-    scale = 0.25 * 0.5**octaves
-    powers = 2.0 ** np.arange(min(octaves, _OCTAVES))
-    return scale * np.concatenate([powers, 1.5 * powers[:4]])
+    """Cuts z > 0 on the scale of f: at 1, 1.5, 2, 3, 4, 6, 8, 12, 16 and powers of two from there,
+    each up to a thousand and every third beyond, where f follows its asymptotes."""
+    powers = 2.0 ** _EXPONENTS[octaves > _EXPONENTS]
+    return 0.25 * 0.5**octaves * np.concatenate([powers, 1.5 * powers[:4]])
 
 
 def _octaves(sigma: float) -> int:
     return max(0, math.frexp(sigma)[1] - 2)
 
 
-def _first_grid(sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
-    """What a function of these kinks is most often resolved on."""
-    octaves = _octaves(sigma)
+def _first_grid(octaves: int, sigma: float, kinks: Sequence[float], mean: float) -> _Grid:
+    """What a function of these kinks is most often resolved on, for the octaves of sigma."""
     at = [z for z in ((kink - mean) / sigma for kink in kinks) if z != 0.0 and abs(z) < _Z_CUTS[-1]]
     if not at and (mean == 0.0 or octaves == 0):
         return _grid(octaves)
@@ -158,7 +158,7 @@ def gaussian_panels(
         x = np.full_like(z, mean) if sigma == 0.0 else z * math.inf
         return Panels(z, np.zeros((1, 1)), np.full_like(z, 1.0 / z.size), evaluate(function, x))
     rule = legendre_rule()
-    grid = _first_grid(sigma, kinks, mean)
+    grid = _first_grid(_octaves(sigma), sigma, kinks, mean)
     total = 0.0
     finished: list[Panels] = []
     budget, pieces = max_panels, 2
@@ -252,6 +252,44 @@ def gaussian_squared_slope(function: Function, kinks: Sequence[float] = ()) -> f
         return panels.mean(panels.slopes(1.0) ** 2)
 
 
+_FINE = 2.0**-10  # half the width of a panel that only a kink has made
+_APART = 0.05  # panels so far from each other are of two kinks
+_MAX_KINKS = 64  # a function with more is rough
+_SEARCHED = 1.37  # times a panel's cuts, where kinks at round numbers would not be seen
+
+
+def find_kinks(function: Function) -> tuple[float, ...]:
+    """Where a function, of whose kinks nobody has told, jumps or bends within several of 0.
+
+    To eleven digits: cuts there serve as those at the kinks. () if there are more than 64.
+    """
+    rule = legendre_rule()
+
+    def roughness(values: Array) -> Array:
+        size: Array = np.abs(values @ rule.last).sum(axis=1)
+        return size
+
+    with np.errstate(all="ignore"):
+        panels = gaussian_panels(function, _SEARCHED)
+        fine = np.flatnonzero(panels.half[:, 0] < _FINE)
+        places = _SEARCHED * panels.z[:, _POINTS // 2]
+        fine = fine[np.argsort(places[fine])]
+        clusters = np.split(fine, np.flatnonzero(np.diff(places[fine]) > _APART) + 1)
+        if not fine.size or len(clusters) > _MAX_KINKS:
+            return ()
+        kinks = []
+        for cluster in clusters:
+            smallest = cluster[np.argmin(panels.half[cluster, 0])]
+            x, half = float(places[smallest]), 16.0 * float(panels.half[smallest, 0])
+            while half > 1e-11 * max(1.0, abs(x)):  # then rounding errors are as rough
+                cuts = np.linspace(x - half, x + half, 9)
+                half /= 8.0
+                nodes = cuts[:-1, None] + half * (1.0 + rule.nodes)
+                x = float(cuts[np.argmax(roughness(evaluate(function, nodes)))] + half)
+            kinks.append(x)
+    return tuple(kinks)
+
+
 HERMITE_ORDERS = 128
 _MOST_KEPT = 8  # octaves of grids whose polynomials are kept
 
@@ -269,15 +307,21 @@ def _hermite_functions(octaves: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(functions[:, ::2]), np.ascontiguousarray(functions[:, 1::2])
 
 
-def hermite_coefficients(panels: Panels, sigma: float, mean: float = 0.0) -> Array:
+def hermite_coefficients(
+    function: Function, sigma: float, kinks: Sequence[float], mean: float, panels: Panels
+) -> Array:
     """E f(mean + sigma·z) He_k(z)/√k!, z ~ N(0, 1), k < 128: f in normed Hermite polynomials.
 
-    The panels are those of :func:`gaussian_panels` for these, with sigma positive and finite. 10
-    digits of √E f² or more, but where f jumps or bends beyond 4 sigma, there 5.
+    The panels are those of :func:`gaussian_panels` for the same; sigma is positive and finite. 10
+    digits of √E f² or more, but where f jumps or bends beyond 4 sigma, there 5, and 5 of an f that
+    jumps at 0, or nearly so, for a sigma above a thousand.
     """
     octaves = _octaves(sigma) if mean == 0.0 else 0
-    if octaves > _MOST_KEPT:
-        octaves = 0  # of which all panels are parts
+    if octaves > _MOST_KEPT:  # what is smaller than 1/1000 of the Gaussian is left unresolved
+        octaves = _MOST_KEPT
+        first = _first_grid(octaves, sigma, kinks, mean)
+        values = evaluate(function, mean + sigma * first.z)
+        panels = Panels(first.z, first.half, first.weights, values)
     grid = _grid(octaves)
     products = panels.weights * panels.values * np.exp(0.25 * panels.z * panels.z)
     if panels.z is not grid.z:

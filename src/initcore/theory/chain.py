@@ -134,7 +134,8 @@ def predict(
     backward
         Predict the gradients too.
     kinks
-        Where the functions among the activations, or their derivatives, jump.
+        Where the functions among the activations, or their derivatives, jump. Without, it is looked
+        for within several of 0.
 
     Weights whose mean is not zero carry the sum of a layer's activations, which no wide limit has:
     what has passed them is NaN, and so is what has passed weights that a function gives; around

@@ -19,6 +19,7 @@ from initcore.quadrature import (
     Function,
     Moments,
     Panels,
+    find_kinks,
     gaussian_panels,
     hermite_coefficients,
 )
@@ -116,12 +117,12 @@ def is_function(phi: object) -> bool:
 def nonlinearity(phi: Phi, kinks: Sequence[float] = ()) -> Nonlinearity:
     """An activation from a specification, an :class:`Activation`, or a function and its kinks.
 
-    Raises what :func:`initcore.activation` raises, and ValueError for kinks of a built-in, which
-    knows its own.
+    Without kinks a function's are looked for. Raises what :func:`initcore.activation` raises, and
+    ValueError for kinks of a built-in, which knows its own.
     """
     if callable(phi) and not isinstance(phi, Activation):
         points = tuple(finite_number("kinks", kink) for kink in kinks)
-        return Nonlinearity(phi, points, None, None)
+        return Nonlinearity(phi, points or find_kinks(phi), None, None)
     known = find_activation(phi)
     if len(kinks):
         raise ValueError(f"kinks= is for functions, {known} knows its own; got {kinks!r}")
@@ -201,11 +202,12 @@ class Expectations:
     @cached_property
     def _shares(self) -> Array:
         """Of the Hermite polynomials in Var φ: the squares of their coefficients."""
-        panels, sigma = self._panels, self._sigma
+        phi, sigma, panels = self._phi, self._sigma, self._panels
         if sigma == math.inf:  # a limit has no panels to integrate on
             sigma = _FAR
-            panels = gaussian_panels(self._phi.function, sigma, self._phi.kinks, self._mean)
-        shares: Array = hermite_coefficients(panels, sigma, self._mean)[1:] ** 2
+            panels = gaussian_panels(phi.function, sigma, phi.kinks, self._mean)
+        found = hermite_coefficients(phi.function, sigma, phi.kinks, self._mean, panels)
+        shares: Array = found[1:] ** 2
         return shares
 
     @cached_property

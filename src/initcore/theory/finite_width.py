@@ -82,7 +82,8 @@ def log_energy(
 
         var ← s² var + v/n,    mean ← s mean + s₂ var/2 − v/2n    layer by layer.
 
-    Good where the variance is well below 1.
+    Good where the variance is well below 1. All of it is of plain chains: norms and residual
+    branches are in none of it, and :func:`predict` has no law of the log-energy either.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def fixed_point(
         Look at this fixed point instead, known to 9 digits: that of :func:`critical`, say, which a
         chain leaves where it is not stable.
     kinks
-        Where a function, or its derivative, jumps.
+        Where a function, or its derivative, jumps. Without, it is looked for within several of 0.
 
     Built-ins have 10 digits or more, but next to the edge of a vanishing q*, where the map hardly
     moves. Raises ValueError and TypeError for arguments that are not these.

@@ -59,14 +59,14 @@ def groups(x: npt.NDArray[Any]) -> list[tuple[float, Rows]]:
     """
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
-        means = wide.mean(axis=1)
-        means += (wide - means[:, None]).mean(axis=1)  # that of equal entries is that entry
-        centred = wide - means[:, None]
-        variances = np.mean(centred * centred, axis=1)
-        # Not known of fewer than two rows that are not 0, which have nothing in common.
-        cosine, centred_cosine = (
-            float(np.nan_to_num(moments(rows).cosine)) for rows in (wide, centred)
-        )
+        cosine = _cosine(wide)
+        means = np.zeros(len(wide))
+        for _ in range(2):  # the second time takes away what rounding left: equal entries become 0
+            shift = wide.mean(axis=1)
+            wide -= shift[:, None]
+            means += shift
+        centred_cosine = _cosine(wide)
+        variances = np.einsum("bu,bu->b", wide, wide) / wide.shape[1]
         second_moments = variances + means * means
         kind = np.where(variances == 0.0, np.where(means == 0.0, 0, 1), 2)
         found = []
@@ -80,6 +80,11 @@ def groups(x: npt.NDArray[Any]) -> list[tuple[float, Rows]]:
                 rows = rows._replace(covariance=covariance, common=common)
                 found.append((len(chosen) / len(wide), rows))
         return found
+
+
+def _cosine(rows: Array) -> float:
+    """The mean cosine of pairs, 0 where it is not known of fewer than two rows that are not 0."""
+    return float(np.nan_to_num(moments(rows).cosine))
 
 
 def _split(values: Array) -> list[npt.NDArray[np.intp]]:
