@@ -383,7 +383,7 @@ def test_what_is_beyond_float64_is_not_finite(arguments, norm):
         ({"last": "swish"}, ValueError, "one of linear"),
         ({"init": "kaiming"}, ValueError, "initializer must be one of"),
         ({"init": None}, TypeError, "got None"),
-        ({"init": ["zeros"]}, ValueError, "init must be one, or a list .* 2 layers, got 1"),
+        ({"init": ["zeros"]}, ValueError, "init must be one, or a list of 2, one a layer; got"),
         ({"activation": ["relu"] * 3}, ValueError, "activation must be one, or a list"),
         ({"bias": []}, ValueError, "bias must be one, or a list"),
         ({"input_second_moment": -1}, ValueError, "input_second_moment must not be negative"),

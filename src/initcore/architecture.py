@@ -1,18 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What stands around a layer's product: h = W norm(x) + b, and x ← φ(h) or x + m φ(h)."""
+"""What a chain has by layer, and what stands around a layer's product: h = W norm(x) + b, and
+x ← φ(h) or x + m φ(h)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-from initcore.specifications import finite_number
+from initcore.specifications import finite_number, named
+
+T = TypeVar("T")
 
 # The norms of a row, without gain, bias and epsilon, and their numbers in csrc/initcore.h.
 NORMS = {"rms": 1, "layer": 2}
 BY_DEPTH = "1/sqrt(L)"
+
+
+def each_layer(
+    argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]
+) -> tuple[T, ...]:
+    """One entry for all layers, or a list of one a layer, parsed; errors name the entry."""
+    if not isinstance(value, list | tuple):
+        with named(argument):
+            return (parse(value),) * n_layers
+    if len(value) != n_layers:
+        accepted = f"one, or a list of {n_layers}, one a layer"
+        raise ValueError(f"{argument} must be {accepted}; got {value!r}")
+    found = []
+    for i, entry in enumerate(value):
+        with named(f"{argument}[{i}]"):
+            found.append(parse(entry))
+    return tuple(found)
 
 
 def norm(value: object) -> str | None:

@@ -12,6 +12,8 @@ import ast
 import math
 import numbers
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -134,3 +136,15 @@ def non_negative_number(argument: str, value: object) -> float:
     if number < 0.0:
         raise ValueError(f"{argument} must not be negative, got {value!r}")
     return number
+
+
+@contextmanager
+def named(argument: str) -> Iterator[None]:
+    """Errors of what is checked in here say of which argument, once."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        name, words = argument.partition("[")[0], str(error)
+        rest = words.removeprefix(f"{name} must ")
+        text = f"{argument}: {words}" if rest == words else f"{argument} must {rest}"
+        raise type(error)(text) from error

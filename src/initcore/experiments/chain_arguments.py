@@ -7,19 +7,19 @@ import inspect
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from initcore import architecture
 from initcore.activations import activation
+from initcore.architecture import each_layer
 from initcore.experiments.arguments import flag, number, positive, refused
 from initcore.experiments.chain_trial import (
     ChainExperiment,
     WeightFunction,
     init_name,
-    named,
     too_large,
 )
 from initcore.initializers import Initializer, initializer
@@ -27,9 +27,8 @@ from initcore.kernels.arrays import check_array, contiguous
 from initcore.laws import Constant, Law, Normal
 from initcore.results.chain_spec import DTYPES, METHODS, function_name, is_function_name
 from initcore.results.records import frozen
+from initcore.specifications import named
 from initcore.streams import check_seed
-
-T = TypeVar("T")
 
 
 def relative(rtol: Any) -> float | None:
@@ -96,16 +95,6 @@ def _check_gaussian(experiment: ChainExperiment) -> None:
             )
 
 
-def _each(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -> tuple[T, ...]:
-    """One entry for all layers, or a list of one a layer, parsed."""
-    if not isinstance(value, list | tuple):
-        return (_parsed(argument, value, parse),) * n_layers
-    if len(value) != n_layers:
-        accepted = f"one, or a list of {n_layers}, one a layer"
-        raise refused(argument, value, accepted, is_value=True)
-    return tuple(_parsed(f"{argument}[{i}]", entry, parse) for i, entry in enumerate(value))
-
-
 def _init(init: Any) -> str | WeightFunction:
     """The specification of an initializer in full, or a function as it is."""
     if callable(init) and not isinstance(init, Initializer):
@@ -114,6 +103,11 @@ def _init(init: Any) -> str | WeightFunction:
     if isinstance(init, str) and is_function_name(init):
         raise ValueError(f"{init} names a function: the function itself is accepted")
     return repr(initializer(init))
+
+
+def _bias(bias: Any) -> str | None:
+    """The specification of an initializer in full, or None."""
+    return None if bias is None else repr(initializer(bias))
 
 
 def _check_signature(function: Callable[..., Any]) -> None:
@@ -142,11 +136,6 @@ def check_sendable(experiment: ChainExperiment, error: Exception) -> None:
                     f"init: {function_name(function)} cannot be sent to the executor's processes, "
                     f"which takes a function at the top of a module; {error}"
                 ) from error
-
-
-def _parsed(argument: str, value: Any, parse: Callable[[Any], T]) -> T:
-    with named(argument):
-        return parse(value)
 
 
 def _inputs(x: Any, n_in: int, batch: Any, dtype: str) -> tuple[NDArray[Any] | None, int]:
@@ -206,9 +195,10 @@ def chain_experiment(
         raise refused("widths", widths, accepted, is_value=True)
     sizes = tuple(positive(f"widths[{i}]", width) for i, width in enumerate(widths))
     n_layers = len(sizes) - 1
-    activations = _each("activation", phi, n_layers, lambda entry: str(activation(entry)))
+    activations = each_layer("activation", phi, n_layers, lambda entry: str(activation(entry)))
     if last is not None:
-        activations = (*activations[:-1], _parsed("last", last, lambda one: str(activation(one))))
+        with named("last"):
+            activations = (*activations[:-1], str(activation(last)))
     dtype = _dtype(dtype)
     inputs, batch = _inputs(x, sizes[0], batch, dtype)
     if isinstance(residual, np.ndarray) and residual.ndim == 1:
@@ -216,10 +206,12 @@ def chain_experiment(
     experiment = ChainExperiment(
         sizes,
         activations,
-        _each("init", init, n_layers, _init),
-        _each("bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))),
-        _each("norm", norm, n_layers, architecture.norm),
-        _each("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),
+        each_layer("init", init, n_layers, _init),
+        each_layer(
+            "bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))
+        ),
+        each_layer("norm", norm, n_layers, architecture.norm),
+        each_layer("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),
         batch,
         dtype,
         check_seed(seed),

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import cache, cached_property
 from itertools import pairwise
@@ -23,6 +22,7 @@ from initcore.kernels.chain import run_shared, run_shared_backward
 from initcore.results.chain_record import ChainAccumulator, has_stream
 from initcore.results.chain_spec import function_name
 from initcore.results.exact import ExactRecord
+from initcore.specifications import named
 from initcore.streams import stream_id
 from initcore.structures import Moments
 
@@ -307,18 +307,6 @@ def gradient_streams(n_layers: int) -> NDArray[np.uint64]:
 def init_name(init: str | WeightFunction) -> str:
     """What a specification says of an initializer."""
     return init if isinstance(init, str) else function_name(init)
-
-
-@contextmanager
-def named(argument: str) -> Iterator[None]:
-    """Errors of what is checked in here say of which argument, once."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        name, words = argument.partition("[")[0], str(error)
-        rest = words.removeprefix(f"{name} must ")
-        text = f"{argument}: {words}" if rest == words else f"{argument} must {rest}"
-        raise type(error)(text) from error
 
 
 def _collapse(entries: tuple[Any, ...]) -> Any:

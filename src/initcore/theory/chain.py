@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from initcore import architecture
+from initcore.architecture import each_layer
 from initcore.initializers import Initializer, initializer
 from initcore.kernels.arrays import check_array
 from initcore.laws import Constant, Law
@@ -22,7 +23,6 @@ from initcore.structures import Moments
 from initcore.theory.expectations import Expectations, Nonlinearity, Phi, is_function, nonlinearity
 from initcore.theory.rows import Rows, groups
 
-T = TypeVar("T")
 _UNKNOWN = Constant(math.nan)
 _UNKNOWN_ROWS = Rows(math.nan, math.nan)
 
@@ -322,7 +322,7 @@ def _layers(
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"widths must be two or more positive integers, got {widths!r}")
     n_layers = len(sizes) - 1
-    phis = [*_per_layer("activation", activation, n_layers, lambda phi: phi)]
+    phis = [*each_layer("activation", activation, n_layers, lambda phi: phi)]
     if last is not None:
         phis[-1] = last
     functions = any(map(is_function, phis))
@@ -359,12 +359,12 @@ def _layers(
             sizes[:-1],
             sizes[1:],
             (known[key] for key in keys),
-            _per_layer("init", init, n_layers, _weight),
-            _per_layer(
+            each_layer("init", init, n_layers, _weight),
+            each_layer(
                 "bias", bias, n_layers, lambda one: None if one is None else initializer(one)
             ),
-            _per_layer("norm", norm, n_layers, architecture.norm),
-            _per_layer(
+            each_layer("norm", norm, n_layers, architecture.norm),
+            each_layer(
                 "residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)
             ),
             strict=True,
@@ -372,17 +372,6 @@ def _layers(
     ]
     architecture.check_residuals([layer.residual for layer in layers], sizes)
     return layers
-
-
-def _per_layer(argument: str, value: Any, n_layers: int, parse: Callable[[Any], T]) -> Sequence[T]:
-    if not isinstance(value, list | tuple):
-        return [parse(value)] * n_layers
-    if len(value) != n_layers:
-        raise ValueError(
-            f"{argument} must be one, or a list of one for each of the {n_layers} layers, "
-            f"got {len(value)}"
-        )
-    return [parse(one) for one in value]
 
 
 def _weight(init: Any) -> Initializer | None:
