@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .. import _core
 from ..activations import Activation
 from ..activations import activation as parse_activation
+from ..architecture import each_layer
 from ..results.layers import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
 from .arrays import check_array, common_dtype, compute_dtype, contiguous
@@ -31,15 +32,7 @@ def layer_activations(
     n_layers: int,
 ) -> list[Activation]:
     """One activation a layer: `activation` is one or a list; the last layer has `last` if given."""
-    if isinstance(activation, (str, Activation)):
-        chosen = [parse_activation(activation)] * n_layers
-    else:
-        chosen = [parse_activation(one) for one in activation]
-        if len(chosen) != n_layers:
-            raise ValueError(
-                f"activation has {len(chosen)} entries: one, or one for each of "
-                f"{n_layers} layers, is accepted"
-            )
+    chosen = [*each_layer("activation", activation, n_layers, parse_activation)]
     if last is not None:
         chosen[-1] = parse_activation(last)
     return chosen
