@@ -43,6 +43,30 @@ static void gram_mirror(double *gram, size_t panel, size_t batch) {
       gram[b / 16 * panel + 16 * r + b % 16] = gram[r / 16 * panel + 16 * b + r % 16];
 }
 
+/* `mean_cosine` of the rows whose Gram matrix this is, from its upper triangle of panels: the sum
+ * of G_rb / sqrt(G_rr G_bb), in lanes b over ascending r. scales: room for `batch` doubles.
+ * Domain: any G. Max error: of the formula in float64. Determinism: one order of sums. */
+static double gram_cosine(const double *gram, size_t panel, size_t batch, double *scales) {
+  double rows = 0;
+  for (size_t b = 0; b < batch; b++) {
+    const double square = gram[b / 16 * panel + 16 * b + b % 16];
+    if (square - square != 0) return NAN;
+    scales[b] = square > DBL_MIN ? 1 / sqrt(square) : 0;
+    rows += square > DBL_MIN;
+  }
+  if (rows < 2) return NAN;
+  f64x16 total = f64_zero();
+  for (size_t b = 0; b < batch; b += 16, gram += panel) {
+    const int lanes = batch - b < 16 ? (int)(batch - b) : 16;
+    f64x16 sum = f64_zero();
+    for (size_t r = 0; r < b + (size_t)lanes; r++) /* those above a diagonal block count twice */
+      sum = f64_fma(f64_set(r < b ? 2 * scales[r] : scales[r]), f64_load(gram + 16 * r), sum);
+    sum = f64_mul(sum, f64_load_first(scales + b, lanes));
+    total = f64_add(total, f64_select(m64_first(lanes), sum, f64_zero()));
+  }
+  return (f64_fold_add(total) - rows) / (rows * (rows - 1));
+}
+
 /* L of scale^2 G + common^2 1 1': column s, a lane a batch row, at factor[s * lanes], the other
  * lanes 0; row pivots[s] is 0 beyond column s. Returns the rank. rest (2, lanes): scratch, then the
  * second half is NaN where a diagonal is not finite, rows that the factor leaves 0.
@@ -262,15 +286,6 @@ static int R(gram_norm)(const ic_chain *c, const R(gram_layout) * plan, size_t l
   return R(gram_of)(plan, c->batch, x, panel, layer->n_in, gram, base, cancel);
 }
 
-/* The cosines of a layer of n units, before and after its activation, from whole panels. */
-static void R(gram_cosines)(const R(gram_layout) * plan, size_t n, size_t batch, const real *after,
-                            ic_moments *moments, char *base) {
-  const size_t panel = R(chain_panel)(n);
-  double *scales = DOUBLES(rest);
-  moments[0].cosine = R(mean_cosine)(REALS(before), panel, n, batch, scales);
-  moments[1].cosine = R(mean_cosine)(after, panel, n, batch, scales);
-}
-
 static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_layout) * plan,
                            uint64_t trial, ic_moments *input, ic_moments *moments, char *base,
                            const volatile int32_t *cancel) {
@@ -324,7 +339,11 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
                       slope ? slope + 16 * o : NULL, (ptrdiff_t)panel, rows, batch, found, NULL);
       if (added) R(gram_add)(plan, batch, out, panel, rows, gram, base);
     }
-    if (found) R(gram_cosines)(plan, layer->n_out, batch, x, found, base);
+    if (!found) continue;
+    double *scales = DOUBLES(rest);
+    found[0].cosine = R(mean_cosine)(REALS(before), panel, layer->n_out, batch, scales);
+    found[1].cosine = added ? gram_cosine(gram, plan->gram_panel, batch, scales)
+                            : R(mean_cosine)(x, panel, layer->n_out, batch, scales);
   }
   return 1;
 }
@@ -446,7 +465,7 @@ static int R(gram_inputs)(const ic_kernels *k, const ic_chain *c, const R(gram_l
     R(norm_backward)(layer->norm, x, DOUBLES(norms) + l * plan->lanes, dx, panel, n_in, batch);
     R(gram_skip)(c, plan, l, 0, n_in, moments, base);
   }
-  if (moments) R(gram_cosines)(plan, n_in, batch, dh, moments, base);
+  if (moments) moments[0].cosine = R(mean_cosine)(dx, panel, n_in, batch, DOUBLES(rest));
   return 1;
 }
 
@@ -460,7 +479,8 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
   if (gradients) memset(gradients, 0, 3 * n_layers * sizeof *gradients);
   R(chain_fill)(k, c, &c->output_gradient, trial, n, REALS(before), REALS(slab));
   R(gram_finish)(c, plan, n_layers, 0, n, top, base);
-  if (top) R(gram_cosines)(plan, n, batch, REALS(gradient), top, base);
+  if (top)
+    top[0].cosine = R(mean_cosine)(REALS(before), R(chain_panel)(n), n, batch, DOUBLES(rest));
   for (size_t l = n_layers; l-- > 0;) {
     const size_t n_in = c->layers[l].n_in, n_out = c->layers[l].n_out;
     const double *inputs = DOUBLES(grams) + l * plan->gram;
@@ -475,6 +495,7 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
           const size_t at = b / 16 * plan->gram_panel + 16 * r + b % 16;
           trace = fma(gram[at], inputs[at], trace);
         }
+      gradients[3 * l + 1].cosine = gram_cosine(gram, plan->gram_panel, batch, DOUBLES(rest));
       gradients[3 * l + 2].count = (double)n_in * (double)n_out;
       gradients[3 * l + 2].m2 = trace > 0 || trace != trace ? trace : 0;
     }

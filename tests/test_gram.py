@@ -438,12 +438,14 @@ class TestKernel:
 
     def test_cosines_of_known_rows(self, kernels, dtype):
         """x, 2x and −x, forward: of the three pairs one has cosine 1 and two −1; a zero row is left
-        out, of h and gradients, and with it alone there is no pair."""
+        out, of h and gradients, and with it alone there is no pair. Below another layer, the
+        activations' come from its Gram matrix."""
         x = np.linspace(1, 2, 9).astype(dtype) * np.array([[1], [0], [2], [-1]], dtype)
         for rows, want in ((x, -1 / 3), (x[:3], 1), (x[:2], np.nan), (x[:1], np.nan)):
-            case = rows, [9, 40], ["linear"], [(0.3, None, None)]
-            states, _ = run_gram(kernels, gram_spec(*case))
-            assert states[0, 0, :, COSINE] == pytest.approx([want] * 2, abs=1e-6, nan_ok=True)
+            for n in (1, 2):
+                case = rows, [9, 40, 5][: n + 1], ["linear"] * n, [(0.3, None, None)] * n
+                states, _ = run_gram(kernels, gram_spec(*case))
+                assert states[0, 0, :, COSINE] == pytest.approx([want] * 2, abs=1e-6, nan_ok=True)
         # relu' of a zero row is 0: no gradient reaches its pre-activations
         case = x[:2], [9, 40], ["relu"], [(0.3, None, None)]
         _, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS[:1])

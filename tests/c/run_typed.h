@@ -224,6 +224,7 @@ static void T(run_chain)(const ic_kernels *k) {
                                 activation++ % IC_ACTIVATIONS);
     T(run_chain_of)(k, 3, 300, 20, 0, IC_RELU); /* more than one slab */
     T(run_chain_of)(k, 3, 300, 20, 1, IC_RELU);
+    T(run_chain_of)(k, 3, 300, 1, 0, IC_RELU); /* more than a block of one input */
 }
 
 static void T(run_softmax_of)(const ic_kernels *k, size_t rows, size_t n, int variant) {
