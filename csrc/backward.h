@@ -13,7 +13,8 @@
  * norm, which wants rows whole, when all of dx^ is there: chain_norm_backward). dW is the product
  * of matmul.h with the batch as k: dh row by row, x^ with lanes along the inputs. Only its sum of
  * squares stays, unless a caller wants it: of each input over ascending outputs, then over
- * ascending inputs. */
+ * ascending inputs. Where the batch is small (squares_by_traces), dW is not needed for that:
+ * |dh' x^|^2 = tr(dh dh' x^ x^'), by matrices batch x batch. */
 /* Units 0 ... n - 1 of x in panels to panels of units: value b of unit u to
  * to[u/16 * to_panel + b * 16 + u%16]; the lanes beyond n are 0. */
 static void R(transpose_units)(const real *x, size_t panel, size_t n, size_t batch, real *to,
@@ -48,34 +49,31 @@ static int R(backward_inputs)(const ic_kernels *k, const ic_chain *c, uint64_t t
                               real *dx, real *slab, const volatile int32_t *cancel) {
   const ic_layer *layer = c->layers + l;
   const size_t n_in = layer->n_in, n_out = layer->n_out, panels = (c->batch + 15) / 16;
-  const size_t panel = R(chain_panel)(n_in), most = IC_SLAB_BYTES / sizeof(real) / columns;
+  const size_t panel = R(chain_panel)(n_in), stride = R(strip_stride)(columns);
   const real *stored = layer->weight.data ? (const real *)layer->weight.data : kept;
   const ptrdiff_t stored_stride =
       kept ? (ptrdiff_t)R(chain_slab_stride)(n_in) : layer->weight.row_stride;
-  /* rows in one cache set would push each other out */
-  const int copied = stored && stored_stride * (ptrdiff_t)sizeof(real) % IC_CACHE_WAY_BYTES == 0;
   for (size_t p = 0; p < panels; p++)
     memset(dx + p * panel + 16 * first, 0, 16 * columns * sizeof(real));
-  for (size_t o = 0; o < n_out; o += most) {
+  const size_t most = IC_SLAB_BYTES / sizeof(real) / stride / 16 * 16; /* prefetched by 16 */
+  const size_t blocks = (n_out + most - 1) / most;
+  const size_t equal = blocks ? chain_round_up((n_out + blocks - 1) / blocks, 16) : 0;
+  for (size_t o = 0; o < n_out; o += equal) {
     if (*cancel) return 0;
-    const size_t rows = n_out - o < most ? n_out - o : most;
-    const real *w = slab;
-    ptrdiff_t stride = (ptrdiff_t)columns;
-    if (stored && !copied) {
-      w = stored + (ptrdiff_t)o * stored_stride + first;
-      stride = stored_stride;
-    } else if (stored) {
-      for (size_t r = 0; r < rows; r++)
-        memcpy(slab + r * columns, stored + (ptrdiff_t)(o + r) * stored_stride + first,
-               columns * sizeof(real));
-    } else {
-      const size_t pieces = columns == n_in ? 1 : rows;
-      k->R(draw)(slab, o * n_in + first, rows / pieces * columns, pieces, n_in, c->seed,
-                 layer->weight.stream + trial, &layer->weight.distribution);
+    const size_t rows = n_out - o < equal ? n_out - o : equal;
+    const real *from = stored ? stored + (ptrdiff_t)o * stored_stride + first : NULL;
+    for (size_t r = 0; r < rows; r++) {
+      real *to = slab + r * stride;
+      if (stored)
+        memcpy(to, from + (ptrdiff_t)r * stored_stride, columns * sizeof(real));
+      else
+        k->R(draw)(to, (o + r) * n_in + first, columns, 1, 0, c->seed,
+                   layer->weight.stream + trial, &layer->weight.distribution);
     }
-    R(multiply_transposed)(w, stride, columns, rows, dh + 16 * o,
-                           (ptrdiff_t)R(chain_panel)(n_out), dx + 16 * first, (ptrdiff_t)panel,
-                           panels);
+    if (stored) /* what comes next: a block or, after the last one, the next strip */
+      from = o + rows < n_out ? from + (ptrdiff_t)rows * stored_stride : stored + first + columns;
+    R(multiply_strip)(slab, (ptrdiff_t)stride, from, stored_stride, columns, rows, dh + 16 * o,
+                      (ptrdiff_t)R(chain_panel)(n_out), dx + 16 * first, (ptrdiff_t)panel, panels);
   }
   return 1;
 }
@@ -99,7 +97,7 @@ IC_INLINE void R(add_squares)(const int panels, const real *x, size_t panel, siz
 }
 
 /* Columns first ... last - 1 of dW from x and dh in panels: the sum of squares of column i to
- * squares[i - first], and dW to `out` if that is not NULL. */
+ * squares[i - first] and dW to `out`, each if it is not NULL. */
 static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, size_t l,
                                size_t first, size_t last, const real *x, const real *dh,
                                double *squares, real *out, real *own,
@@ -110,7 +108,7 @@ static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, 
   const size_t dh_panel = R(chain_panel)(n_out), x_panel = R(chain_panel)(batch);
   const size_t stride = R(chain_slab_stride)(16 * ((batch + 15) / 16));
   real *dw = own, *strip = own + plan->inputs, *rows = own + plan->rows;
-  memset(squares, 0, 16 * panels * sizeof *squares);
+  if (squares) memset(squares, 0, 16 * panels * sizeof *squares);
   R(transpose_units)(x + 16 * first, R(chain_panel)(n_in), columns, batch, strip, x_panel);
   for (size_t o = 0; o < n_out; o += most) {
     if (*cancel) return 0;
@@ -121,13 +119,45 @@ static int R(backward_weights)(const ic_chain *c, const R(chain_layout) * plan, 
     R(multiply)(rows, (ptrdiff_t)stride, count, batch, NULL, strip, (ptrdiff_t)x_panel, dw,
                 (ptrdiff_t)panel, panels);
     size_t p = 0;
-    for (; p + 2 <= panels; p += 2)
+    for (; squares && p + 2 <= panels; p += 2)
       R(add_squares)(2, dw + p * panel, panel, count, squares + 16 * p);
-    if (p < panels) R(add_squares)(1, dw + p * panel, panel, count, squares + 16 * p);
+    if (squares && p < panels) R(add_squares)(1, dw + p * panel, panel, count, squares + 16 * p);
     for (p = 0; out && p < panels; p++)
       for (size_t r = 0; r < count; r++)
         memcpy(out + (o + r) * n_in + first + 16 * p, dw + p * panel + 16 * r,
                (columns - 16 * p < 16 ? columns - 16 * p : 16) * sizeof(real));
+  }
+  return 1;
+}
+
+/* Where the squares of dW are summed by traces: of panel p of the batch the rows of dH dH' and X X'
+ * to the square of input p * n_in / panels, if that is one of first ... last - 1; those of the
+ * others are 0. Both are symmetric: of a row's panels those before its own are in the columns of
+ * those. */
+static int R(backward_traces)(const ic_chain *c, size_t l, size_t first, size_t last,
+                              const real *x, const real *dh, double *squares, double *own,
+                              const volatile int32_t *cancel) {
+  const size_t n_in = c->layers[l].n_in, n_out = c->layers[l].n_out, batch = c->batch;
+  const size_t panels = (batch + 15) / 16;
+  double *inputs = own, *gradients = inputs + 256 * panels, *wide = gradients + 256 * panels;
+  memset(squares, 0, (last - first) * sizeof *squares);
+  for (size_t p = 0; p < panels; p++) {
+    const size_t at = p * n_in / panels, rows = batch - 16 * p < 16 ? batch - 16 * p : 16;
+    if (at < first || at >= last) continue;
+    if (*cancel) return 0;
+    memset(own, 0, 512 * panels * sizeof *own);
+    R(multiply_self)(x, R(chain_panel)(n_in), n_in, batch, p, p + 1, inputs, 256, wide);
+    R(multiply_self)(dh, R(chain_panel)(n_out), n_out, batch, p, p + 1, gradients, 256, wide);
+    f64x16 sum = f64_zero();
+    for (size_t q = panels - p; q-- > 0;) {
+      const m64x16 lanes = m64_first(batch - 16 * (p + q) < 16 ? (int)(batch - 16 * (p + q)) : 16);
+      if (q == 0) sum = f64_add(sum, sum);
+      for (size_t r = 256 * q; r < 256 * q + 16 * rows; r += 16) {
+        const f64x16 added = f64_fma(f64_load(gradients + r), f64_load(inputs + r), sum);
+        sum = f64_select(lanes, added, sum);
+      }
+    }
+    squares[at - first] = f64_fold_add(sum);
   }
   return 1;
 }
@@ -192,9 +222,10 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   if (moments) memset(moments, 0, 2 * sizeof *moments);
   if (weight) memset(weight, 0, sizeof *weight);
   int finished = 1;
-  const size_t most = R(strip_columns)(c->batch);
-  for (size_t i = first; i < last && (l || d_input) && finished; i += most) {
-    const size_t columns = last - i < most ? last - i : most;
+  const size_t most = R(strip_columns)(c->batch), strips = (last - first + most - 1) / most;
+  const size_t equal = strips ? chain_round_up((last - first + strips - 1) / strips, 16) : 0;
+  for (size_t i = first; i < last && (l || d_input) && finished; i += equal) {
+    const size_t columns = last - i < equal ? last - i : equal;
     finished = R(backward_inputs)(k, c, trial, l, i, columns, kept, dh, dx, slab, cancel);
     if (!finished || layer->norm) continue;
     if (layer->residual) R(backward_skip)(c, plan, l, i, i + columns, shared);
@@ -204,9 +235,15 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   }
   if (finished && d_input && !layer->norm)
     R(chain_copy)(dx, R(chain_panel)(layer->n_in), c->batch, first, last, d_input, layer->n_in);
-  if (finished && (weight || weight_units || d_weight)) {
-    double *squares = (double *)(void *)(slab + plan->squares);
-    finished = R(backward_weights)(c, plan, l, first, last, x, dh, squares, d_weight, slab, cancel);
+  const int counted = weight || weight_units, by_traces = R(squares_by_traces)(c, l);
+  double *squares = (double *)(void *)(slab + plan->squares);
+  if (finished && (d_weight || (counted && !by_traces)))
+    finished = R(backward_weights)(c, plan, l, first, last, x, dh, by_traces ? NULL : squares,
+                                   d_weight, slab, cancel);
+  if (finished && counted && by_traces)
+    finished = R(backward_traces)(c, l, first, last, x, dh, squares, (double *)(void *)slab,
+                                  cancel);
+  if (finished && counted) {
     for (size_t i = first; i < last; i += IC_UNIT_BLOCK) {
       const size_t count = last - i < IC_UNIT_BLOCK ? last - i : IC_UNIT_BLOCK;
       ic_unit block[IC_UNIT_BLOCK];
@@ -269,9 +306,9 @@ static void R(chain_norm_backward)(const ic_chain *c, size_t l, ic_moments *mome
 }
 
 /* Domain: that of `chain`. Max error: one rounding a fma and one for each of dh, norm and sum with
- * dy, phi's and phi' ulps; statistics as in moments.h, sums of squares those of float64.
- * Determinism: the same bits for every instruction set, however a layer is cut into columns, and
- * whichever weights are kept. */
+ * dy, phi's and phi' ulps; statistics as in moments.h, sums of squares those of float64, by
+ * traces n roundings of |dh|^2 |x|^2, n the larger width. Determinism: the same bits for every
+ * instruction set, however a layer is cut into columns, and whichever weights are kept. */
 static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
                              ic_moments *input, ic_moments *moments, ic_moments *gradients,
                              const ic_gradients *out, void *workspace,

@@ -66,11 +66,25 @@ static size_t R(strip_columns)(size_t batch) {
   return columns < 64 ? 64 : columns > 256 ? 256 : columns;
 }
 
+/* Elements between the rows of a strip: an odd number of cache lines, so that a column's are spread
+ * over all sets. */
+static size_t R(strip_stride)(size_t columns) {
+  const size_t line = IC_LINE_BYTES / sizeof(real);
+  return line * ((columns + line - 1) / line | 1);
+}
+
 /* Rows of W whose gradients fit a slab, and the gradients of whose outputs fit one, too. */
 static size_t R(gradient_rows)(size_t n_in, size_t batch) {
   const size_t widest = n_in > batch ? n_in : batch, row = widest ? widest : 1;
   const size_t rows = IC_SLAB_BYTES / sizeof(real) / row / IC_TILE_ROWS * IC_TILE_ROWS;
   return rows ? rows : IC_TILE_ROWS;
+}
+
+/* Whether two matrices batch x batch in float64, half of each, are fewer multiplications than
+ * layer l's dW. */
+static int R(squares_by_traces)(const ic_chain *c, size_t l) {
+  const size_t n_in = c->layers[l].n_in, n_out = c->layers[l].n_out;
+  return chain_round_up(c->batch, 16) * (n_in + n_out) < n_in * n_out;
 }
 
 /* Where buffers begin in a workspace, in elements. A thread's own: the slab, at 0, the biases of
@@ -119,6 +133,8 @@ static R(chain_layout) R(chain_plan)(const ic_chain *c) {
     if (!c->backward) continue;
     const size_t most = R(gradient_rows)(layer->n_in, c->batch);
     if (panels * R(chain_panel)(most) > slab) slab = panels * R(chain_panel)(most);
+    const size_t traces = batch * (32 + IC_GRAM_FEATURES + 1) * (sizeof(double) / sizeof(real));
+    if (R(squares_by_traces)(c, l) && traces > slab) slab = traces;
     if (panels * R(chain_panel)(batch) > inputs) inputs = panels * R(chain_panel)(batch);
     if (most > rows) rows = most;
     if (16 * panels > squares) squares = 16 * panels;

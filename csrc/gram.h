@@ -31,9 +31,6 @@
 #define IC_GRAM_PIVOT 0x1p-4
 static const ic_distribution standard_normal = {.kind = IC_NORMAL, .scale = 1};
 
-/* Features at a time that are widened for a float64 product. */
-enum { IC_GRAM_FEATURES = 64 };
-
 static size_t gram_take(size_t *end, size_t bytes) {
   const size_t begin = *end;
   *end += chain_round_up(bytes, IC_LINE_BYTES);
@@ -172,21 +169,7 @@ static size_t R(gram_workspace)(const ic_chain *c) {
 /* G += x x' of `n` features in panels, its upper triangle of panels. */
 static void R(gram_add)(const R(gram_layout) * plan, size_t batch, const real *x, size_t panel,
                         size_t n, double *gram, char *base) {
-  const size_t wide_panel = 16 * (IC_GRAM_FEATURES + 1);
-  double *wide = DOUBLES(wide);
-  for (size_t k = 0; k < n; k += IC_GRAM_FEATURES) {
-    const size_t count = n - k < IC_GRAM_FEATURES ? n - k : IC_GRAM_FEATURES;
-    for (size_t p = 0; p < plan->panels; p++)
-      for (size_t i = 0; i < 16 * count; i += 16)
-        f64_store(wide + p * wide_panel + i,
-                  IC_JOIN(f64_load, IC_REAL)(x + p * panel + 16 * k + i));
-    for (size_t p = 0; p < plan->panels; p++) {
-      const double *rows = wide + p * wide_panel;
-      multiply_transposed_f64(rows, 16, batch - 16 * p < 16 ? batch - 16 * p : 16, count, rows,
-                              (ptrdiff_t)wide_panel, gram + p * (plan->gram_panel + 256),
-                              (ptrdiff_t)plan->gram_panel, plan->panels - p);
-    }
-  }
+  R(multiply_self)(x, panel, n, batch, 0, plan->panels, gram, plan->gram_panel, DOUBLES(wide));
 }
 
 /* A factor of `rank` columns as the panels of a product, rounded to the dtype, each with as many

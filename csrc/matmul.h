@@ -29,6 +29,9 @@
 #define IC_EACH_PANEL(p) \
   IC_UNROLL_ALL for (int p = 0; p < IC_TILE_PANELS; p++) \
     if (p < panels)
+
+/* Features at a time that are widened for a float64 product. */
+enum { IC_GRAM_FEATURES = 64 };
 #endif
 
 #define IC_TILE_ROWS IC_GLUE(IC_TILE_ROWS_, IC_REAL)
@@ -42,10 +45,12 @@ _Static_assert(IC_TILE_ROWS <= 16, "multiply's switch has tiles of up to 16 rows
 /* One tile: `rows` outputs and IC_TILE_LANES lanes of each of `panels` panels, both constants. An
  * output is a row of W or, if the constant `transposed` is set, a column, added to y. The
  * accumulators must stay in registers: look at the assembly after any change. `next` is where the
- * next tile's weights begin. */
+ * weights of the next tile begin or, if transposed, those of this one in the next block of rows,
+ * `next_stride` apart; that may be NULL. */
 IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, const real *w,
-                       ptrdiff_t stride, const real *next, size_t n, const real *bias,
-                       const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
+                       ptrdiff_t stride, const real *next, ptrdiff_t next_stride, size_t n,
+                       const real *bias, const real *x, ptrdiff_t x_panel, real *y,
+                       ptrdiff_t y_panel) {
   IC_TILE_VECTOR sum[IC_TILE_ROWS][IC_TILE_PANELS];
   IC_EACH_ROW(r) IC_EACH_PANEL(p)
     sum[r][p] = transposed ? T(load)(y + p * y_panel + 16 * r) : T(zero)();
@@ -65,12 +70,17 @@ IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, c
   } while (0)
   size_t k = 0;
   for (; k + 16 <= n; k += 16) {
-    if (!transposed)
-      IC_EACH_ROW(r) { /* into the second level: long rows would push these ones out of the first */
+    /* into the second level: what comes next would push these rows out of the first */
+    if (transposed) {
+      for (size_t i = k; next && i < k + 16; i++)
+        __builtin_prefetch(next + (ptrdiff_t)i * next_stride, 0, 2);
+    } else {
+      IC_EACH_ROW(r) {
         const real *ahead = at[r / 3] + (next - w) + r % 3 * stride;
         __builtin_prefetch(ahead, 0, 2);
         if (sizeof(real) == 8) __builtin_prefetch(ahead + 8, 0, 2);
       }
+    }
     IC_UNROLL_4 for (int i = 0; i < 16; i++) IC_STEP();
   }
   for (; k < n; k++) IC_STEP();
@@ -82,8 +92,9 @@ IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, c
 
 /* `panels` panels, a constant, at once. */
 IC_INLINE void R(multiply_panels)(const int panels, const int transposed, const real *w,
-                                  ptrdiff_t stride, size_t rows, size_t n, const real *bias,
-                                  const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
+                                  ptrdiff_t stride, const real *ahead, ptrdiff_t ahead_stride,
+                                  size_t rows, size_t n, const real *bias, const real *x,
+                                  ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
   /* as few tiles as will do, as equal as can be: no thin tile is left over to wait for its fmas */
   const size_t tiles = (rows + IC_TILE_ROWS - 1) / IC_TILE_ROWS;
   const size_t least = tiles ? rows / tiles : 0, smaller = tiles ? tiles - rows % tiles : 0;
@@ -91,12 +102,12 @@ IC_INLINE void R(multiply_panels)(const int panels, const int transposed, const 
   for (size_t t = 0; t < tiles; t++) {
     const size_t count = least + (t >= smaller);
     const real *after = row + (ptrdiff_t)count * (transposed ? 1 : stride);
-    const real *next = t + 1 < tiles ? after : w;
+    const real *next = transposed ? ahead : t + 1 < tiles ? after : w;
 #define IC_CASE(r) \
   case r: \
     if (r <= IC_TILE_ROWS) \
-      R(tile)(r <= IC_TILE_ROWS ? r : 1, panels, transposed, row, stride, next, n, bias, x + lane, \
-              x_panel, y + lane, y_panel); \
+      R(tile)(r <= IC_TILE_ROWS ? r : 1, panels, transposed, row, stride, next, ahead_stride, n, \
+              bias, x + lane, x_panel, y + lane, y_panel); \
     break;
     for (int lane = 0; lane < 16; lane += IC_TILE_LANES) switch (count) {
         IC_CASE(1) IC_CASE(2) IC_CASE(3) IC_CASE(4) IC_CASE(5) IC_CASE(6) IC_CASE(7) IC_CASE(8)
@@ -105,22 +116,26 @@ IC_INLINE void R(multiply_panels)(const int panels, const int transposed, const 
       }
 #undef IC_CASE
     row = after;
+    if (ahead) ahead += count;
     y += 16 * count;
     if (bias) bias += count;
   }
 }
 
-IC_INLINE void R(multiply_all)(const int transposed, const real *w, ptrdiff_t stride, size_t rows,
-                               size_t n, const real *bias, const real *x, ptrdiff_t x_panel,
-                               real *y, ptrdiff_t y_panel, size_t panels) {
+IC_INLINE void R(multiply_all)(const int transposed, const real *w, ptrdiff_t stride,
+                               const real *ahead, ptrdiff_t ahead_stride, size_t rows, size_t n,
+                               const real *bias, const real *x, ptrdiff_t x_panel, real *y,
+                               ptrdiff_t y_panel, size_t panels) {
   for (; panels >= IC_TILE_PANELS; panels -= IC_TILE_PANELS) {
-    R(multiply_panels)(IC_TILE_PANELS, transposed, w, stride, rows, n, bias, x, x_panel, y,
-                       y_panel);
+    R(multiply_panels)(IC_TILE_PANELS, transposed, w, stride, ahead, ahead_stride, rows, n, bias, x,
+                       x_panel, y, y_panel);
+    ahead = NULL;
     x += IC_TILE_PANELS * x_panel;
     y += IC_TILE_PANELS * y_panel;
   }
   for (; IC_TILE_PANELS > 1 && panels; panels--, x += x_panel, y += y_panel)
-    R(multiply_panels)(1, transposed, w, stride, rows, n, bias, x, x_panel, y, y_panel);
+    R(multiply_panels)(1, transposed, w, stride, ahead, ahead_stride, rows, n, bias, x, x_panel, y,
+                       y_panel);
 }
 
 /* y = W x + b.
@@ -131,16 +146,48 @@ IC_INLINE void R(multiply_all)(const int transposed, const real *w, ptrdiff_t st
 static void R(multiply)(const real *w, ptrdiff_t stride, size_t rows, size_t n, const real *bias,
                         const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
                         size_t panels) {
-  R(multiply_all)(0, w, stride, rows, n, bias, x, x_panel, y, y_panel, panels);
+  R(multiply_all)(0, w, stride, NULL, 0, rows, n, bias, x, x_panel, y, y_panel, panels);
 }
 
-/* y += W' x.
+/* y += W' x; into the second cache level comes what the next call will read, n rows `ahead_stride`
+ * elements apart from `ahead`, unless that is NULL.
  * Domain: as above, of W (n, columns). Max error: one rounding a fma. Determinism: an output goes
  * on over ascending rows of W, so that blocks of rows, in order, give what all at once give. */
-static void R(multiply_transposed)(const real *w, ptrdiff_t stride, size_t columns, size_t n,
-                                   const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
-                                   size_t panels) {
-  R(multiply_all)(1, w, stride, columns, n, NULL, x, x_panel, y, y_panel, panels);
+static void R(multiply_strip)(const real *w, ptrdiff_t stride, const real *ahead,
+                              ptrdiff_t ahead_stride, size_t columns, size_t n, const real *x,
+                              ptrdiff_t x_panel, real *y, ptrdiff_t y_panel, size_t panels) {
+  R(multiply_all)(1, w, stride, ahead, ahead_stride, columns, n, NULL, x, x_panel, y, y_panel,
+                  panels);
+}
+
+/* The same, where no call follows. */
+IC_INLINE void R(multiply_transposed)(const real *w, ptrdiff_t stride, size_t columns, size_t n,
+                                      const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
+                                      size_t panels) {
+  R(multiply_strip)(w, stride, NULL, 0, columns, n, x, x_panel, y, y_panel, panels);
+}
+
+/* G += x x' for `n` features of a batch in panels, in float64: of the rows of panels first ...
+ * last - 1 the columns of the same panel and those after it, panel q of row r of panel p at
+ * gram[(q - first) * gram_panel + (p - first) * 256 + r * 16]; wide: scratch for 16 x
+ * (IC_GRAM_FEATURES + 1) doubles a panel.
+ * Domain: any values. Max error: one rounding of a float64 a fma. Determinism: as above. */
+static void R(multiply_self)(const real *x, size_t panel, size_t n, size_t batch, size_t first,
+                             size_t last, double *gram, size_t gram_panel, double *wide) {
+  const size_t panels = (batch + 15) / 16, wide_panel = 16 * (IC_GRAM_FEATURES + 1);
+  for (size_t k = 0; k < n; k += IC_GRAM_FEATURES) {
+    const size_t count = n - k < IC_GRAM_FEATURES ? n - k : IC_GRAM_FEATURES;
+    for (size_t p = first; p < panels; p++)
+      for (size_t i = 0; i < 16 * count; i += 16)
+        f64_store(wide + (p - first) * wide_panel + i,
+                  IC_JOIN(f64_load, IC_REAL)(x + p * panel + 16 * k + i));
+    for (size_t p = first; p < last; p++) {
+      const double *rows = wide + (p - first) * wide_panel;
+      multiply_transposed_f64(rows, 16, batch - 16 * p < 16 ? batch - 16 * p : 16, count, rows,
+                              (ptrdiff_t)wide_panel, gram + (p - first) * (gram_panel + 256),
+                              (ptrdiff_t)gram_panel, panels - p);
+    }
+  }
 }
 
 #undef T

@@ -165,6 +165,7 @@ def test_weights_beyond_what_is_kept_are_drawn_again(kernels):
 ])  # fmt: skip
 @pytest.mark.parametrize(("batch", "widths"), [
     (1, [1, 1, 1]), (7, [15, 17, 63]), (50, [65, 121, 33]), (16, [700, 40, 300]),
+    (50, [200, 150, 130]),
 ])  # fmt: skip
 def test_backward_columns_add_up_to_the_trial(every_isa, batch, widths, cuts, dtype):
     """Wherever a layer's inputs are cut, gradients and statistics keep their bits."""
@@ -176,6 +177,28 @@ def test_backward_columns_add_up_to_the_trial(every_isa, batch, widths, cuts, dt
         in_pieces = run_backward_columns(kernels, spec, cuts, 3, out)
         assert all_same(arrays, pieces)
         assert all_same(in_pieces, [states[0] for states in whole])
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize(("batch", "n_in", "n_out"), [(1, 40, 60), (40, 100, 101), (50, 150, 300)])
+def test_squares_of_a_small_batch_are_float64(every_isa, rng, batch, n_in, n_out, cancelled, dtype):
+    """Σ dW² = tr(dh dhᵀ x xᵀ) errs by roundings of ‖dh‖² ‖x‖², also where dW is small beside it:
+    one input all over the batch, whose gradients nearly add up to zero."""
+    x, weights, biases = operands(rng, batch, [n_in, n_out], dtype)
+    dy = rng.normal(size=(batch, n_out)).astype(dtype)
+    if cancelled:
+        x = np.repeat(x[:1], batch, axis=0)
+        dy = (dy - (1 - 1e-3) * dy.mean(axis=0)).astype(dtype)
+    expected = reference.chain_backward(x, weights, dy, biases, [("linear", None)])
+    dh, x_hat = dy.astype(np.float64), x.astype(np.float64)
+    squares = np.sum((dh.T @ x_hat) ** 2)
+    error = max(n_in, n_out) * 2.0**-52 * np.sum(dh * dh) * np.sum(x_hat * x_hat)
+    for kernels in every_isa:
+        got = chain_backward(kernels, x, weights, dy, biases, ["linear"])
+        assert all_same(got, expected)
+        count, _, m2, *_ = got[3][0, 2]
+        assert count == n_in * n_out
+        assert abs(m2 - squares) <= error
 
 
 def test_gradients_that_are_not_finite_are_counted(every_isa, rng, dtype):

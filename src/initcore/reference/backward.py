@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .activations import activate
 from .chain import branch
 from .matmul import fma, matmul
-from .moments import COUNT, FIELDS, M2, WITHIN, layer_moments, merge
+from .moments import COUNT, FIELDS, LANES, M2, WITHIN, fold, layer_moments, merge
 from .norm import norm, norm_backward
 
 __all__ = ["chain_backward"]
@@ -61,7 +61,10 @@ def chain_backward(
         dw = matmul(dh.T, seen.T)
         d_weights.append(dw)
         d_biases.append(matmul(dh.T, np.ones((1, len(dh)), dh.dtype))[:, 0])
-        states[layer, 2] = _squares(dw)
+        n_out, n_in = dw.shape
+        by_traces = (len(dh) + 15) // 16 * 16 * (n_in + n_out) < n_in * n_out
+        squares = _traces(dh, seen) if by_traces else _squares(dw)
+        states[layer, 2] = _merged(squares, n_out)
         below = norm_backward(norms[layer], seen, inverse, matmul(dh, weights[layer].T))
         with np.errstate(all="ignore"):
             dx = below if residuals[layer] is None else below + dx
@@ -69,13 +72,43 @@ def chain_backward(
 
 
 def _squares(dw: NDArray[Any]) -> NDArray[np.float64]:
-    """The state of Σ dW² in float64: down each column by fma, then over them in index order."""
-    column_sums = np.zeros(dw.shape[1])
+    """Σ dW² of each column in float64, down the column by fma."""
+    sums = np.zeros(dw.shape[1])
     for row in dw.astype(np.float64):
-        column_sums = fma(row, row, column_sums)
+        sums = fma(row, row, sums)
+    return sums
+
+
+def _traces(dh: NDArray[Any], x: NDArray[Any]) -> NDArray[np.float64]:
+    """What sums to Σ dW² = tr(dh dhᵀ x xᵀ) where the batch is small, in place of the columns' sums.
+
+    Both matrices are products in float64, and symmetric. The p-th of P sixteens of rows is the sum
+    of column ⌊p n / P⌋, those of other columns are 0. It takes the sixteens of columns from the
+    last to its own, each row by row; doubles what it has before its own; and folds the lanes.
+    """
+    inputs, gradients = (matmul(v, v) for v in (x.astype(np.float64), dh.astype(np.float64)))
+    batch, n_in = x.shape
+    starts = range(0, batch, LANES)
+    sums = np.zeros(n_in)
+    for first in starts:
+        lanes = np.zeros((1, LANES))
+        for other in reversed(starts[first // LANES :]):
+            if other == first:
+                lanes = lanes + lanes
+            columns = slice(other, min(other + LANES, batch))
+            part = lanes[0, : columns.stop - other]
+            for row in range(first, min(first + LANES, batch)):
+                part[:] = fma(gradients[row, columns], inputs[row, columns], part)
+        with np.errstate(all="ignore"):
+            sums[first // LANES * n_in // len(starts)] = fold(lanes)[0]
+    return sums
+
+
+def _merged(squares: NDArray[np.float64], n_out: int) -> NDArray[np.float64]:
+    """The state of Σ dW² in float64: sums of columns of n_out entries in index order."""
     state = np.zeros(len(FIELDS))
-    for column_sum in column_sums:
+    for column_sum in squares:
         column = np.zeros(len(FIELDS))
-        column[[COUNT, M2, WITHIN]] = len(dw), column_sum, column_sum
+        column[[COUNT, M2, WITHIN]] = n_out, column_sum, column_sum
         state = merge(state, column)
     return state

@@ -28,7 +28,7 @@ LANES = 16
 F64 = NDArray[np.float64]
 
 
-def _fold(lanes: F64) -> F64:
+def fold(lanes: F64) -> F64:
     """(units, 16) → (units,): lanes i and i + 8, then i and i + 4, i + 2, i + 1."""
     width = LANES // 2
     while width:
@@ -41,14 +41,14 @@ def _lane_sum(x: F64) -> F64:
     lanes = np.zeros((x.shape[0], LANES))
     for b in range(x.shape[1]):
         lanes[:, b % LANES] += x[:, b]
-    return _fold(lanes)
+    return fold(lanes)
 
 
 def _lane_sum_of_products(x: F64, y: F64) -> F64:
     lanes = np.zeros((x.shape[0], LANES))
     for b in range(x.shape[1]):
         lanes[:, b % LANES] = fma(x[:, b], y[:, b], lanes[:, b % LANES])
-    return _fold(lanes)
+    return fold(lanes)
 
 
 def unit_states(x: NDArray[Any], slope: NDArray[Any] | None = None, threshold: float = 0.0) -> F64:
