@@ -72,8 +72,8 @@ IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, c
   for (; k + 16 <= n; k += 16) {
     /* into the second level: what comes next would push these rows out of the first */
     if (transposed) {
-      const real *ahead = next + (ptrdiff_t)k * next_stride;
-      for (int i = 0; next && i < 16; i++, ahead += next_stride) __builtin_prefetch(ahead, 0, 2);
+      for (size_t i = k; next && i < k + 16; i++)
+        __builtin_prefetch(next + (ptrdiff_t)i * next_stride, 0, 2);
     } else {
       IC_EACH_ROW(r) {
         const real *ahead = at[r / 3] + (next - w) + r % 3 * stride;
