@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* y = W x + b for a slab of W's rows and a whole batch, and y = W' x for a strip of its columns.
  * The lanes of a vector are 16 rows of the batch; a weight is broadcast from its plain row-major
- * row. Activations live in panels: feature k of batch row b is x[b/16 * panel + k * 16 + b%16], so that
- * a product's output tile already is a piece of the next product's panel, and W is neither packed
- * nor transposed.
+ * row. Activations live in panels: feature k of batch row b is x[b/16 * panel + k * 16 + b%16], so
+ * that a product's output tile already is a piece of the next product's panel, and W is neither
+ * packed nor transposed.
  *
  * An output is one chain of fused multiply-adds over ascending k, from +0; the bias is added last.
  * W x never blocks k (as fast at every n to 4096), W' x goes on from its own y, in whatever blocks
@@ -45,11 +45,11 @@ _Static_assert(IC_TILE_ROWS <= 16, "multiply's switch has tiles of up to 16 rows
 /* One tile: `rows` outputs and IC_TILE_LANES lanes of each of `panels` panels, both constants. An
  * output is a row of W or, if the constant `transposed` is set, a column, added to y. The
  * accumulators must stay in registers: look at the assembly after any change. `next` is where the
- * weights of the next tile begin or, if transposed, those of this one in the next block of rows,
- * `next_stride` apart; that may be NULL. */
+ * weights of the next tile begin; `ahead`, if transposed, the address of those of this one in the
+ * next block of rows, `ahead_stride` bytes apart, or 0: a number, which may lie beyond W. */
 IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, const real *w,
-                       ptrdiff_t stride, const real *next, ptrdiff_t next_stride, size_t n,
-                       const real *bias, const real *x, ptrdiff_t x_panel, real *y,
+                       ptrdiff_t stride, const real *next, uintptr_t ahead, uintptr_t ahead_stride,
+                       size_t n, const real *bias, const real *x, ptrdiff_t x_panel, real *y,
                        ptrdiff_t y_panel) {
   IC_TILE_VECTOR sum[IC_TILE_ROWS][IC_TILE_PANELS];
   IC_EACH_ROW(r) IC_EACH_PANEL(p)
@@ -72,13 +72,13 @@ IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, c
   for (; k + 16 <= n; k += 16) {
     /* into the second level: what comes next would push these rows out of the first */
     if (transposed) {
-      for (size_t i = k; next && i < k + 16; i++)
-        __builtin_prefetch(next + (ptrdiff_t)i * next_stride, 0, 2);
+      for (size_t i = k; ahead && i < k + 16; i++)
+        __builtin_prefetch((const void *)(ahead + i * ahead_stride), 0, 2);
     } else {
       IC_EACH_ROW(r) {
-        const real *ahead = at[r / 3] + (next - w) + r % 3 * stride;
-        __builtin_prefetch(ahead, 0, 2);
-        if (sizeof(real) == 8) __builtin_prefetch(ahead + 8, 0, 2);
+        const real *row = at[r / 3] + (next - w) + r % 3 * stride;
+        __builtin_prefetch(row, 0, 2);
+        if (sizeof(real) == 8) __builtin_prefetch(row + 8, 0, 2);
       }
     }
     IC_UNROLL_4 for (int i = 0; i < 16; i++) IC_STEP();
@@ -92,7 +92,7 @@ IC_INLINE void R(tile)(const int rows, const int panels, const int transposed, c
 
 /* `panels` panels, a constant, at once. */
 IC_INLINE void R(multiply_panels)(const int panels, const int transposed, const real *w,
-                                  ptrdiff_t stride, const real *ahead, ptrdiff_t ahead_stride,
+                                  ptrdiff_t stride, uintptr_t ahead, uintptr_t ahead_stride,
                                   size_t rows, size_t n, const real *bias, const real *x,
                                   ptrdiff_t x_panel, real *y, ptrdiff_t y_panel) {
   /* as few tiles as will do, as equal as can be: no thin tile is left over to wait for its fmas */
@@ -102,12 +102,12 @@ IC_INLINE void R(multiply_panels)(const int panels, const int transposed, const 
   for (size_t t = 0; t < tiles; t++) {
     const size_t count = least + (t >= smaller);
     const real *after = row + (ptrdiff_t)count * (transposed ? 1 : stride);
-    const real *next = transposed ? ahead : t + 1 < tiles ? after : w;
+    const real *next = t + 1 < tiles ? after : w;
 #define IC_CASE(r) \
   case r: \
     if (r <= IC_TILE_ROWS) \
-      R(tile)(r <= IC_TILE_ROWS ? r : 1, panels, transposed, row, stride, next, ahead_stride, n, \
-              bias, x + lane, x_panel, y + lane, y_panel); \
+      R(tile)(r <= IC_TILE_ROWS ? r : 1, panels, transposed, row, stride, next, ahead, \
+              ahead_stride, n, bias, x + lane, x_panel, y + lane, y_panel); \
     break;
     for (int lane = 0; lane < 16; lane += IC_TILE_LANES) switch (count) {
         IC_CASE(1) IC_CASE(2) IC_CASE(3) IC_CASE(4) IC_CASE(5) IC_CASE(6) IC_CASE(7) IC_CASE(8)
@@ -116,20 +116,20 @@ IC_INLINE void R(multiply_panels)(const int panels, const int transposed, const 
       }
 #undef IC_CASE
     row = after;
-    if (ahead) ahead += count;
+    if (ahead) ahead += count * sizeof(real);
     y += 16 * count;
     if (bias) bias += count;
   }
 }
 
 IC_INLINE void R(multiply_all)(const int transposed, const real *w, ptrdiff_t stride,
-                               const real *ahead, ptrdiff_t ahead_stride, size_t rows, size_t n,
+                               uintptr_t ahead, uintptr_t ahead_stride, size_t rows, size_t n,
                                const real *bias, const real *x, ptrdiff_t x_panel, real *y,
                                ptrdiff_t y_panel, size_t panels) {
   for (; panels >= IC_TILE_PANELS; panels -= IC_TILE_PANELS) {
     R(multiply_panels)(IC_TILE_PANELS, transposed, w, stride, ahead, ahead_stride, rows, n, bias, x,
                        x_panel, y, y_panel);
-    ahead = NULL;
+    ahead = 0;
     x += IC_TILE_PANELS * x_panel;
     y += IC_TILE_PANELS * y_panel;
   }
@@ -146,7 +146,7 @@ IC_INLINE void R(multiply_all)(const int transposed, const real *w, ptrdiff_t st
 static void R(multiply)(const real *w, ptrdiff_t stride, size_t rows, size_t n, const real *bias,
                         const real *x, ptrdiff_t x_panel, real *y, ptrdiff_t y_panel,
                         size_t panels) {
-  R(multiply_all)(0, w, stride, NULL, 0, rows, n, bias, x, x_panel, y, y_panel, panels);
+  R(multiply_all)(0, w, stride, 0, 0, rows, n, bias, x, x_panel, y, y_panel, panels);
 }
 
 /* y += W' x; into the second cache level comes what the next call will read, n rows `ahead_stride`
@@ -156,8 +156,8 @@ static void R(multiply)(const real *w, ptrdiff_t stride, size_t rows, size_t n, 
 static void R(multiply_strip)(const real *w, ptrdiff_t stride, const real *ahead,
                               ptrdiff_t ahead_stride, size_t columns, size_t n, const real *x,
                               ptrdiff_t x_panel, real *y, ptrdiff_t y_panel, size_t panels) {
-  R(multiply_all)(1, w, stride, ahead, ahead_stride, columns, n, NULL, x, x_panel, y, y_panel,
-                  panels);
+  R(multiply_all)(1, w, stride, (uintptr_t)ahead, (uintptr_t)ahead_stride * sizeof(real), columns,
+                  n, NULL, x, x_panel, y, y_panel, panels);
 }
 
 /* The same, where no call follows. */
