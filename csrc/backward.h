@@ -251,6 +251,7 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
       if (weight_units) memcpy(weight_units + i, block, count * sizeof *block);
       if (weight && layer->n_out) merge_units(block, 1, count, layer->n_out, weight);
     }
+    if (weight) clip_square(weight);
   }
   fpmode_leave(mode);
   return finished;
@@ -307,7 +308,8 @@ static void R(chain_norm_backward)(const ic_chain *c, size_t l, ic_moments *mome
 
 /* Domain: that of `chain`. Max error: one rounding a fma and one for each of dh, norm and sum with
  * dy, phi's and phi' ulps; statistics as in moments.h, sums of squares those of float64, by
- * traces n roundings of |dh|^2 |x|^2, n the larger width. Determinism: the same bits for every
+ * traces n roundings of |dh|^2 |x^|^2, n the larger width, whose float64 rows of norm below 2^-511
+ * count as zero, above 2^511 as infinite. Determinism: the same bits for every
  * instruction set, however a layer is cut into columns, and whichever weights are kept. */
 static int R(chain_backward)(const ic_kernels *k, const ic_chain *c, uint64_t trial,
                              ic_moments *input, ic_moments *moments, ic_moments *gradients,

@@ -80,6 +80,11 @@ IC_INLINE void merge_units(const ic_unit *units, const int states, size_t n, siz
   }
 }
 
+/* What sums to a square, but for its parts' roundings, is none below 0. */
+static void clip_square(ic_moments *m) {
+  if (m->m2 < 0) m->m2 = m->within = 0;
+}
+
 /* Domain: units (n, states) of `batch` values, and the parts (n_parts, states) of the ranges they
  * came in; states 1 or 2, n and batch > 0. Max error: as `moments`. Determinism: the ranges do not
  * change a bit. */
@@ -96,6 +101,7 @@ static void chain_merge(const ic_unit *units, int states, size_t n, size_t batch
     sum->dead += parts[i].dead;
     sum->overflows += parts[i].overflows;
   }
+  for (int j = 0; j < states; j++) clip_square(m + j);
   fpmode_leave(mode);
 }
 #endif

@@ -105,10 +105,12 @@ def _traces(dh: NDArray[Any], x: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _merged(squares: NDArray[np.float64], n_out: int) -> NDArray[np.float64]:
-    """The state of Σ dW² in float64: sums of columns of n_out entries in index order."""
+    """The state of Σ dW² in float64: sums of columns of n_out entries in index order, not < 0."""
     state = np.zeros(len(FIELDS))
     for column_sum in squares:
         column = np.zeros(len(FIELDS))
         column[[COUNT, M2, WITHIN]] = n_out, column_sum, column_sum
         state = merge(state, column)
+    if state[M2] < 0:
+        state[[M2, WITHIN]] = 0
     return state
