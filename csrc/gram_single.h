@@ -45,7 +45,7 @@ static single_row single_row_of(int norm, const ic_moments *x) {
   const double about = norm == IC_LAYER_NORM ? x->m2 : square;
   if (about <= fma(0x1p-96 * x->count * mean, mean, DBL_MIN))
     return (single_row){mean, invalid, invalid};
-  return (single_row){mean, sqrt(x->count / about), x->count + invalid};
+  return (single_row){mean, sqrt(x->count) / sqrt(about), x->count + invalid};
 }
 
 /* The standard deviation of variance a; 0 and NaN beyond what squares of float64 can say. */
@@ -152,27 +152,32 @@ static void R(single_finish)(const ic_layer *layer, int gradient, const real *x,
                     slope ? slope + i : NULL, 16, 1, n - i, moments, NULL);
 }
 
-/* The sums of g and of g (x - mean), by lane. */
+/* x^ of 16 values, rounded as that of norm.h: where nothing but x^ passes, no rounding does. */
+IC_INLINE f64x16 R(single_seen)(f64x16 x, single_row row) {
+  const f64x16 seen = f64_mul(f64_sub(x, f64_set(row.mean)), f64_set(row.inverse));
+  return IC_JOIN(f64_from, IC_REAL)(IC_JOIN(IC_REAL, from_f64)(seen));
+}
+
+/* The sums of g and of g x^, by lane. */
 typedef struct {
   f64x16 g, product;
 } R(single_lanes);
 
-IC_INLINE R(single_lanes) R(single_add)(R(single_lanes) sum, f64x16 g, f64x16 x, f64x16 mean) {
+IC_INLINE R(single_lanes) R(single_add)(R(single_lanes) sum, f64x16 g, f64x16 x, single_row row) {
   sum.g = f64_add(sum.g, g);
-  sum.product = f64_fma(g, f64_sub(x, mean), sum.product);
+  sum.product = f64_fma(g, R(single_seen)(x, row), sum.product);
   return sum;
 }
 
 /* Adds the sums over n values to sums (2). */
-static void R(single_sums)(const real *g, const real *x, double mean, size_t n, double *sums) {
-  const f64x16 shift = f64_set(mean);
+static void R(single_sums)(const real *g, const real *x, single_row row, size_t n, double *sums) {
   const int rest = (int)(n % 16);
   R(single_lanes) sum = {f64_zero(), f64_zero()};
   for (; n >= 16; n -= 16, g += 16, x += 16)
-    sum = R(single_add)(sum, IC_JOIN(f64_load, IC_REAL)(g), IC_JOIN(f64_load, IC_REAL)(x), shift);
+    sum = R(single_add)(sum, IC_JOIN(f64_load, IC_REAL)(g), IC_JOIN(f64_load, IC_REAL)(x), row);
   if (rest) /* g of the lanes beyond loads as 0 */
     sum = R(single_add)(sum, IC_JOIN(f64_from, IC_REAL)(V(load_first)(g, rest)),
-                        IC_JOIN(f64_from, IC_REAL)(V(load_first)(x, rest)), shift);
+                        IC_JOIN(f64_from, IC_REAL)(V(load_first)(x, rest)), row);
   sums[0] += f64_fold_add(sum.g);
   sums[1] += f64_fold_add(sum.product);
 }
@@ -222,7 +227,7 @@ static int R(single_forward)(const ic_kernels *k, const ic_chain *c,
   return 1;
 }
 
-/* What makes dx of g: (g - mean - along (x - row.mean)) row.inverse. */
+/* What makes dx of g: (g - mean - along x^) row.inverse. */
 typedef struct {
   double mean, along;
 } R(single_terms);
@@ -245,16 +250,15 @@ static R(single_terms) R(single_terms_of)(const ic_kernels *k, const ic_chain *c
   for (size_t j = 0; j < n_in && !*cancel; j += IC_SINGLE_PIECE) {
     const size_t count = n_in - j < IC_SINGLE_PIECE ? n_in - j : IC_SINGLE_PIECE;
     k->R(draw)(g + j, j, count, 1, 0, c->seed, gradient_stream + trial, &spread);
-    R(single_sums)(g + j, x + j, row.mean, count, sums);
+    R(single_sums)(g + j, x + j, row, count, sums);
   }
   if (layer->norm)
-    return (R(single_terms)){layer->norm == IC_LAYER_NORM ? sums[0] / n : 0,
-                             sums[1] / n * row.inverse * row.inverse};
+    return (R(single_terms)){layer->norm == IC_LAYER_NORM ? sums[0] / n : 0, sums[1] / n};
   if (std == 0) return (R(single_terms)){0, 0};
   for (size_t o = 0; o < n_out && !*cancel; o += IC_SINGLE_PIECE) {
     const size_t count = n_out - o < IC_SINGLE_PIECE ? n_out - o : IC_SINGLE_PIECE;
     k->R(draw)(piece, o, count, 1, 0, c->seed, layer->weight.stream + trial, &standard_normal);
-    R(single_sums)(dh + o, piece, 0, count, with_z);
+    R(single_sums)(dh + o, piece, (single_row){0, 1, 0}, count, with_z);
   }
   real last = 0; /* g's column of b */
   if (law.beta != 0)
@@ -266,11 +270,11 @@ static R(single_terms) R(single_terms_of)(const ic_kernels *k, const ic_chain *c
 /* dx of n values of g, in its place, and of what passed a branch by if dy is not NULL. */
 static void R(single_combine)(real *g, const real *x, const real *dy, single_row row,
                               R(single_terms) terms, size_t n) {
-  const f64x16 shift = f64_set(row.mean), factor = f64_set(row.inverse);
   const f64x16 mean = f64_set(terms.mean), along = f64_set(terms.along);
+  const f64x16 factor = f64_set(row.inverse);
   for (size_t i = 0; i < n; i += 16) {
     const f64x16 v = f64_sub(IC_JOIN(f64_load, IC_REAL)(g + i), mean);
-    const f64x16 w = f64_sub(IC_JOIN(f64_load, IC_REAL)(x + i), shift);
+    const f64x16 w = R(single_seen)(IC_JOIN(f64_load, IC_REAL)(x + i), row);
     const vreal dx = IC_JOIN(IC_REAL, from_f64)(f64_mul(f64_fnma(along, w, v), factor));
     V(store)(g + i, dy ? V(add)(dx, V(load)(dy + i)) : dx);
   }
@@ -306,11 +310,10 @@ static int R(single_backward)(const ic_kernels *k, const ic_chain *c,
     square = single_square(found + 1);
     if (!gradients) continue;
     ic_moments *to = gradients + 3 * (l - 1);
-    const double by_weight = square * rows[l - 1].square;
     for (int i = 0; i < 2; i++) to[i] = single_moments(found[i]);
     memset(to + 2, 0, sizeof *to);
     to[2].count = (double)below->n_in * (double)n;
-    to[2].m2 = by_weight > 0 || by_weight != by_weight ? by_weight : 0;
+    to[2].m2 = square * rows[l - 1].square;
   }
   return 1;
 }

@@ -394,6 +394,15 @@ class TestOneInput:
         assert np.all(gradients[0, :, 2, M2] == 0)
         assert np.all(gradients[0, 2, :2, M2] > 0)
 
+    @pytest.mark.parametrize(("n", "kind"), [(1, "rms"), (1, "layer"), (2, "layer")])
+    def test_no_gradient_passes_the_norm_of_few(self, kernels, rng, n, kind):
+        """x̂ is ±1 whatever x is; in float32 that is exact, as it is of many inputs."""
+        for batch in (1, 2):
+            x = rng.normal(size=(batch, n)).astype(np.float32)
+            case = x, [n, n, 40], ["tanh", "linear"], [(0.7, 0.2, 0.1)] * 2, [None, kind], None
+            _, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS[:2])
+            assert np.all(gradients[0, 0, :2, ZEROS] == batch * n)
+
     @pytest.mark.parametrize("shape", [(), (["rms", "layer"], [0.5, None])])
     @pytest.mark.parametrize("value", [np.inf, np.nan])
     def test_an_input_that_is_not_finite(self, kernels, dtype, value, shape):
