@@ -16,7 +16,8 @@
  * for a residual branch or a backward pass, which want whole states: memory does not grow with the
  * width of other chains. To chain_finish, 256 values are 16 of each of 16 units. |x|^2, mean and s
  * come from the statistics: |x|^2 = m2 + n mean^2, and a state with a spread below 2^-48 of its
- * mean is a constant one, whose layer norm is 0. Squares are those of float64, as in gram.h.
+ * mean is a constant one, whose layer norm is 0. Squares are those of float64, as in gram.h, and
+ * under a norm, too, which norm.h would scale.
  *
  * Unit o has element o of the layer's stream as its z, input j element j of the gradient's as its g
  * (and b the one after the last): those of gram.h at a batch of 1. */

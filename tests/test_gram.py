@@ -277,8 +277,9 @@ class TestLaw:
         ]
         assert_same_law(*tables)
 
-    def test_moments_of_the_input_are_those_of_its_stream(self, every_isa):
-        spec = gram_spec(np.ones((3, 300)), [300, 5], ["relu"], [(1.0, None, None)])
+    @pytest.mark.parametrize(("batch", "n"), [(3, 300), (1, 5000)])
+    def test_moments_of_the_input_are_those_of_its_stream(self, every_isa, batch, n):
+        spec = gram_spec(np.ones((batch, n)), [n, 5], ["relu"], [(1.0, None, None)])
         spec = (*spec[:5], source(9, 1.5), *spec[6:])  # drawn, as by the dense chain
         chain = _core.Chain(*spec)
         for kernels in every_isa:
