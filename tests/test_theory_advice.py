@@ -210,6 +210,15 @@ class TestNorms:
         assert held.outcome == "holds"
         holds(held.pre.second_moment, held.pre.se.second_moment, level, 0)
 
+    @pytest.mark.parametrize("gain", [0.2, 0.4])
+    def test_a_gain_that_keeps_the_gradient_is_left_alone(self, gain):
+        """tanh: seen to grow, by less than two over all layers; larger gains do worse."""
+        chain = {**self.CHAIN, "trials": 400, "batch": 2, "widths": [200] * 17}
+        result = ic.propagate(**chain, activation="tanh", norm="rms", init=gained(gain))
+        assert result.grad_outcome == "explodes"
+        assert result.grad_post.second_moment[0] < 2
+        assert "gain" not in result.verdict
+
     def test_a_gain_that_would_saturate_is_not_advised(self):
         """sigmoid: σ_w² E φ′² = E φ² at σ_w = 6.9, where more than half of h are beyond ±4.4."""
         result = ic.propagate(**self.CHAIN, activation="sigmoid", norm="rms", init="lecun_normal")

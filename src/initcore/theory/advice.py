@@ -167,8 +167,8 @@ class _Layer:
         return words
 
     def backward_behind_norm(self, present: float) -> str:
-        """What holds the gradient by x, or keeps it within `_WITHIN` from the top to the bottom: of
-        several gains the nearest."""
+        """What holds the gradient by x, of several gains the nearest; or, where the present one does
+        not, what keeps it within `_WITHIN` from the top to the bottom."""
 
         def deviation(gain: float) -> float:
             """ln of the factor a layer: σ_w² E φ′² over what the norm divides by."""
@@ -188,10 +188,10 @@ class _Layer:
             return "; behind a norm no gain changes that"
         if not self.even:
             return ""
-        for function, words in (
-            (deviation, "hold it"),
-            (outside, f"keep it within ×{_WITHIN:g} over {self.depth} layers"),
-        ):
+        goals = [(deviation, "hold it")]
+        if outside(present) > 0:
+            goals.append((outside, f"keep it within ×{_WITHIN:g} over {self.depth} layers"))
+        for function, words in goals:
             found = _nearest_root(function, present)
             if found is not None and not self._saturates(found * found + self.bias_variance):
                 return f"; a gain of {found:.4g} would {words}, E[x²] holds with any"
