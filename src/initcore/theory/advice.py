@@ -167,8 +167,9 @@ class _Layer:
         return words
 
     def backward_behind_norm(self, present: float) -> str:
-        """What holds the gradient by x, of several gains the nearest; or, where the present one does
-        not, what keeps it within `_WITHIN` from the top to the bottom."""
+        """What holds the gradient by x; where no gain does, and with the present one it changes by
+        more than `_WITHIN` from the top to the bottom, what keeps it within that. Of several gains
+        the nearest."""
 
         def deviation(gain: float) -> float:
             """ln of the factor a layer: σ_w² E φ′² over what the norm divides by."""
