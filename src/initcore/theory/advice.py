@@ -44,9 +44,9 @@ def advice(
     """What would hold in one direction, and how far from it is what holds in the other.
 
     The scale, where scaling the weights scales every layer in proportion; the gains that hold a
-    layer whose E[h²] is 1, or behind a norm; the multiplier of residual branches. Nothing where
-    layers differ in more than their widths, and where the measurement is not what theory says: a
-    narrow, deep chain whose units die is not cured by a scale.
+    layer whose E[h²] is 1, or behind a norm; the multiplier of residual branches. Gains are those
+    of layers that share norm, biases and, but for the last, φ. Nothing where the measurement is not
+    what theory says: a narrow, deep chain whose units die is not cured by a scale.
     """
     expected = _predicted(theory, direction, factor)
     doubt = 3 * factor.se
