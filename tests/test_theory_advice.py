@@ -273,6 +273,19 @@ class TestBranches:
         )  # fmt: skip
         assert 3 < large / small < 5
 
+    def test_inputs_that_branches_cancel(self):
+        """E[x²] of inputs of -3 falls, where E φ > 0 adds up to less than 6."""
+        chain = {"widths": [100] * 9, "x": np.full((2, 100), -3.0), "trials": 40}
+        (_, within) = found(
+            "; residual=# would .*, 1/sqrt\\(L\\) within ×#",
+            ic.propagate(**chain, residual=1).verdict,
+        )
+        energy = ic.propagate(**chain, residual="1/sqrt(L)").post
+        ratio = energy.second_moment[0] / energy.second_moment[-1]
+        error = ratio * energy.se.second_moment[-1] / energy.second_moment[-1]
+        assert abs(within - ratio) < 5 * error + 0.02 * ratio
+        assert within > 1
+
     def test_inputs_of_zero(self):
         """Nothing is small beside them."""
         result = ic.propagate(

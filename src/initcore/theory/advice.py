@@ -281,4 +281,7 @@ def _multiplier(spec: Mapping[str, Any], direction: Direction) -> str:
         high *= 2
     found = bracketed_root(outside, low, high, outside(low), outside(high), 1e-4)
     words = f"; residual={found:.3g} would keep it within ×{_WITHIN:g} over all layers"
-    return words + (f", 1/sqrt(L) within ×{growth(by_depth):.3g}" if by_depth < largest else "")
+    if by_depth >= largest:
+        return words
+    left = growth(by_depth)  # below 1 where means of x and φ(h) cancel
+    return f"{words}, 1/sqrt(L) within ×{max(left, 1 / left):.3g}"
