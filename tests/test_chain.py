@@ -433,6 +433,7 @@ def test_stats_may_be_left_out(rng):
         (np.ones((2, 3)), [], None, {}, ValueError, "weights"),
         (np.ones((2, 3)), [np.ones((4, 3))], None, {"activation": "rleu"}, ValueError, "rleu"),
         (np.ones((2, 3)), [np.ones((4, 3))], None, {"activation": []}, ValueError, "activation"),
+        (np.ones((2, 3)), [np.ones((4, 3))], None, {"last": "rleu"}, ValueError, "last: .*rleu"),
         (np.ones((2, 3)) * 1j, [np.ones((4, 3))], None, {}, TypeError, "x"),
         (np.ones((2, 3)), [np.ma.ones((4, 3))], None, {}, TypeError, "weights"),
     ],

@@ -58,6 +58,25 @@ def imported(path, package):
     return names
 
 
+def test_no_private_name_is_left_over():
+    """What a module has for itself alone it uses."""
+    root = Path(ic.__file__).parent
+    for path in root.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        stored = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        names = {node.name for node in stored} | {
+            target.id
+            for node in tree.body if isinstance(node, ast.Assign)
+            for target in node.targets if isinstance(target, ast.Name)
+        }  # fmt: skip
+        used = {
+            node.id for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }  # fmt: skip
+        private = {name for name in names if name[0] == "_" != name[1:2]}
+        assert not private - used, path
+
+
 ROOMS = ("__main__", "cli", "plot", "experiments", "theory", "kernels", "results")
 
 

@@ -210,6 +210,15 @@ class TestNorms:
         assert held.outcome == "holds"
         holds(held.pre.second_moment, held.pre.se.second_moment, level, 0)
 
+    @pytest.mark.parametrize("gain", [0.2, 0.4])
+    def test_a_gain_that_keeps_the_gradient_is_left_alone(self, gain):
+        """tanh: seen to grow, by less than two over all layers; larger gains do worse."""
+        chain = {**self.CHAIN, "trials": 400, "batch": 2, "widths": [200] * 17}
+        result = ic.propagate(**chain, activation="tanh", norm="rms", init=gained(gain))
+        assert result.grad_outcome == "explodes"
+        assert result.grad_post.second_moment[0] < 2
+        assert "gain" not in result.verdict
+
     def test_a_gain_that_would_saturate_is_not_advised(self):
         """sigmoid: σ_w² E φ′² = E φ² at σ_w = 6.9, where more than half of h are beyond ±4.4."""
         result = ic.propagate(**self.CHAIN, activation="sigmoid", norm="rms", init="lecun_normal")
@@ -263,6 +272,19 @@ class TestBranches:
             for n in (8, 32)
         )  # fmt: skip
         assert 3 < large / small < 5
+
+    def test_inputs_that_branches_cancel(self):
+        """E[x²] of inputs of -3 falls, where E φ > 0 adds up to less than 6."""
+        chain = {"widths": [100] * 9, "x": np.full((2, 100), -3.0), "trials": 40}
+        (_, within) = found(
+            "; residual=# would .*, 1/sqrt\\(L\\) within ×#",
+            ic.propagate(**chain, residual=1).verdict,
+        )
+        energy = ic.propagate(**chain, residual="1/sqrt(L)").post
+        ratio = energy.second_moment[0] / energy.second_moment[-1]
+        error = ratio * energy.se.second_moment[-1] / energy.second_moment[-1]
+        assert abs(within - ratio) < 5 * error + 0.02 * ratio
+        assert within > 1
 
     def test_inputs_of_zero(self):
         """Nothing is small beside them."""

@@ -36,6 +36,17 @@ def each_layer(
     return tuple(found)
 
 
+def each_activation(
+    activation: Any, last: Any, n_layers: int, parse: Callable[[Any], T]
+) -> tuple[T, ...]:
+    """As ``each_layer``; the last layer has ``last``, if that is not None."""
+    found = each_layer("activation", activation, n_layers, parse)
+    if last is None:
+        return found
+    with named("last"):
+        return (*found[:-1], parse(last))
+
+
 def norm(value: object) -> str | None:
     """None or the name of a norm; ValueError or TypeError for another value."""
     if value is None or (isinstance(value, str) and value in NORMS):

@@ -206,16 +206,10 @@ def _propagate(
 ) -> Propagation:
     threads = resolve_threads(threads)
     check_running(executor, progress)
+    known = ("widths", "activation", "bias", "norm", "residual", "x", "batch", "correlation")
     predicted = theory.predict(
-        experiment.widths,
-        activation=list(experiment.activations),
+        **{name: experiment.spec[name] for name in known},
         init=list(experiment.inits),
-        bias=None if set(experiment.biases) == {None} else list(experiment.biases),
-        norm=list(experiment.norms),
-        residual=list(experiment.residuals),
-        x=experiment.x,
-        batch=experiment.batch,
-        correlation=experiment.correlation,
         backward=experiment.backward,
     )
     record: ExactRecord | None = None

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from initcore import architecture
 from initcore.activations import activation
-from initcore.architecture import each_layer
+from initcore.architecture import each_activation, each_layer
 from initcore.experiments.arguments import flag, number, positive, refused
 from initcore.experiments.chain_trial import (
     ChainExperiment,
@@ -27,7 +27,6 @@ from initcore.kernels.arrays import check_array, contiguous
 from initcore.laws import Constant, Law, Normal
 from initcore.results.chain_spec import DTYPES, METHODS, function_name, is_function_name
 from initcore.results.records import frozen
-from initcore.specifications import named
 from initcore.streams import check_seed
 
 
@@ -195,10 +194,7 @@ def chain_experiment(
         raise refused("widths", widths, accepted, is_value=True)
     sizes = tuple(positive(f"widths[{i}]", width) for i, width in enumerate(widths))
     n_layers = len(sizes) - 1
-    activations = each_layer("activation", phi, n_layers, lambda entry: str(activation(entry)))
-    if last is not None:
-        with named("last"):
-            activations = (*activations[:-1], str(activation(last)))
+    activations = each_activation(phi, last, n_layers, lambda entry: str(activation(entry)))
     dtype = _dtype(dtype)
     inputs, batch = _inputs(x, sizes[0], batch, dtype)
     if isinstance(residual, np.ndarray) and residual.ndim == 1:
@@ -207,9 +203,7 @@ def chain_experiment(
         sizes,
         activations,
         each_layer("init", init, n_layers, _init),
-        each_layer(
-            "bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))
-        ),
+        each_layer("bias", bias, n_layers, _bias),
         each_layer("norm", norm, n_layers, architecture.norm),
         each_layer("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),
         batch,

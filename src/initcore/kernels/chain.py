@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .. import _core
 from ..activations import Activation
 from ..activations import activation as parse_activation
-from ..architecture import each_layer
+from ..architecture import each_activation
 from ..results.layers import ChainLayers, LayerStats
 from ..streams import parallel, resolve_threads
 from .arrays import check_array, common_dtype, compute_dtype, contiguous
@@ -24,18 +24,6 @@ _LONG_PRODUCTS = 4e9
 _SHARED_PRODUCTS = 1e7
 # Columns transposed at a time in `moments`: bounded scratch.
 _BLOCK_ELEMENTS = 1 << 18
-
-
-def layer_activations(
-    activation: str | Activation | Sequence[str | Activation],
-    last: str | Activation | None,
-    n_layers: int,
-) -> list[Activation]:
-    """One activation a layer: `activation` is one or a list; the last layer has `last` if given."""
-    chosen = [*each_layer("activation", activation, n_layers, parse_activation)]
-    if last is not None:
-        chosen[-1] = parse_activation(last)
-    return chosen
 
 
 def share_trials(n_trials: int, widths: Sequence[int], batch: int, threads: int) -> bool:
@@ -157,7 +145,7 @@ class _Operands(NamedTuple):
     weights: list[npt.NDArray[Any]]
     biases: list[npt.NDArray[Any] | None]
     shapes: list[tuple[int, ...]]  # of x, weights and biases as they came, () of no bias
-    activations: list[Activation]
+    activations: tuple[Activation, ...]
     widths: list[int]
     lead: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -237,7 +225,7 @@ def _operands(
     vectors = [
         None if b is None else check_array(f"biases[{i}]", b) for i, b in enumerate(given_biases)
     ]
-    activations = layer_activations(activation, last, n_layers)
+    activations = each_activation(activation, last, n_layers, parse_activation)
     widths, lead, alike = _sizes(inputs, matrices, vectors)
     every = [inputs, *matrices, *vectors, also]
     dtype = common_dtype([array for array in every if array is not None])

@@ -97,8 +97,9 @@ class LogHistogram(NamedTuple):
 
     def quantile_errors(self, fractions: Sequence[float]) -> list[float]:
         """Their standard errors, of whatever law the values are: half the distance of the quantiles
-        at p ± √(p(1 − p)/n), a standard deviation of the share of n values that are below the p-th
-        (Woodruff 1952). NaN where that reaches 0 or 1: of a single value, and in tails of few."""
+        at p ± √(p(1 − p)/n), the standard deviation of the share of n values that lie below the
+        law's p-quantile (Woodruff 1952). NaN where that reaches 0 or 1: of a single value, and in
+        tails of few."""
         n = sum(count for _, count in self.bins)
         steps = [math.sqrt(p * (1 - p) / n) if n else math.inf for p in fractions]
         ends = [

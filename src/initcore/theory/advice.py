@@ -44,9 +44,9 @@ def advice(
     """What would hold in one direction, and how far from it is what holds in the other.
 
     The scale, where scaling the weights scales every layer in proportion; the gains that hold a
-    layer whose E[h²] is 1, or behind a norm; the multiplier of residual branches. Nothing where
-    layers differ in more than their widths, and where the measurement is not what theory says: a
-    narrow, deep chain whose units die is not cured by a scale.
+    layer whose E[h²] is 1, or behind a norm; the multiplier of residual branches. Gains are those
+    of layers that share norm, biases and, but for the last, φ. Nothing where the measurement is not
+    what theory says: a narrow, deep chain whose units die is not cured by a scale.
     """
     expected = _predicted(theory, direction, factor)
     doubt = 3 * factor.se
@@ -167,8 +167,9 @@ class _Layer:
         return words
 
     def backward_behind_norm(self, present: float) -> str:
-        """What holds the gradient by x, or keeps it within `_WITHIN` from the top to the bottom: of
-        several gains the nearest."""
+        """What holds the gradient by x; where no gain does, and with the present one it changes by
+        more than `_WITHIN` from the top to the bottom, what keeps it within that. Of several gains
+        the nearest."""
 
         def deviation(gain: float) -> float:
             """ln of the factor a layer: σ_w² E φ′² over what the norm divides by."""
@@ -188,10 +189,10 @@ class _Layer:
             return "; behind a norm no gain changes that"
         if not self.even:
             return ""
-        for function, words in (
-            (deviation, "hold it"),
-            (outside, f"keep it within ×{_WITHIN:g} over {self.depth} layers"),
-        ):
+        goals = [(deviation, "hold it")]
+        if outside(present) > 0:
+            goals.append((outside, f"keep it within ×{_WITHIN:g} over {self.depth} layers"))
+        for function, words in goals:
             found = _nearest_root(function, present)
             if found is not None and not self._saturates(found * found + self.bias_variance):
                 return f"; a gain of {found:.4g} would {words}, E[x²] holds with any"
@@ -280,4 +281,7 @@ def _multiplier(spec: Mapping[str, Any], direction: Direction) -> str:
         high *= 2
     found = bracketed_root(outside, low, high, outside(low), outside(high), 1e-4)
     words = f"; residual={found:.3g} would keep it within ×{_WITHIN:g} over all layers"
-    return words + (f", 1/sqrt(L) within ×{growth(by_depth):.3g}" if by_depth < largest else "")
+    if by_depth >= largest:
+        return words
+    left = growth(by_depth)  # below 1 where means of x and φ(h) cancel
+    return f"{words}, 1/sqrt(L) within ×{max(left, 1 / left):.3g}"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from initcore import architecture
-from initcore.architecture import each_layer
+from initcore.architecture import each_activation, each_layer
 from initcore.initializers import Initializer, initializer
 from initcore.kernels.arrays import check_array
 from initcore.laws import Constant, Law
@@ -152,8 +152,11 @@ def predict(
     if batch < 1 or (given is not None and batch != rows_of_x):
         accepted = "a positive integer" if given is None else f"{rows_of_x}, the rows of x"
         raise ValueError(f"batch must be {accepted}, got {batch}")
-    if given is not None and correlation:
-        raise ValueError(f"correlation must be left out where x is given, got {correlation!r}")
+    for name, value, without in (
+        ("correlation", correlation, 0.0), ("input_second_moment", input_second_moment, 1.0)
+    ):  # fmt: skip
+        if given is not None and value != without:
+            raise ValueError(f"{name} must be left out where x is given, got {value!r}")
     if not isinstance(backward, bool | np.bool_):
         raise TypeError(f"backward must be True or False, got {backward!r}")
     entering = _entering(correlation, input_second_moment)
@@ -322,17 +325,15 @@ def _layers(
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"widths must be two or more positive integers, got {widths!r}")
     n_layers = len(sizes) - 1
-    phis = [*each_layer("activation", activation, n_layers, lambda phi: phi)]
-    if last is not None:
-        phis[-1] = last
-    functions = any(map(is_function, phis))
+    functions = any(each_activation(activation, last, n_layers, is_function))
+    known: dict[str | int, Nonlinearity] = {}
 
     def parsed(phi: Phi) -> Nonlinearity:
-        # A list may mix functions, whose kinks these are, and built-ins, which know theirs.
-        return nonlinearity(phi, kinks if is_function(phi) or not functions else ())
-
-    keys = [phi if isinstance(phi, str) else id(phi) for phi in phis]
-    known = {key: parsed(phi) for key, phi in dict(zip(keys, phis, strict=True)).items()}
+        key = phi if isinstance(phi, str) else id(phi)
+        if key not in known:
+            # A list may mix functions, whose kinks these are, and built-ins, which know theirs.
+            known[key] = nonlinearity(phi, kinks if is_function(phi) or not functions else ())
+        return known[key]
 
     @cache  # most layers are alike
     def law(
@@ -358,7 +359,7 @@ def _layers(
         for n_in, n_out, phi, weight, offset, one_norm, multiplier in zip(
             sizes[:-1],
             sizes[1:],
-            (known[key] for key in keys),
+            each_activation(activation, last, n_layers, parsed),
             each_layer("init", init, n_layers, _weight),
             each_layer(
                 "bias", bias, n_layers, lambda one: None if one is None else initializer(one)

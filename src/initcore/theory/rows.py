@@ -83,7 +83,7 @@ def groups(x: npt.NDArray[Any]) -> list[tuple[float, Rows]]:
 
 
 def _cosine(rows: Array) -> float:
-    """The mean cosine of pairs, 0 where it is not known of fewer than two rows that are not 0."""
+    """The mean cosine of pairs; 0 where there is none, of fewer than two rows that are not 0."""
     return float(np.nan_to_num(moments(rows).cosine))
 
 
