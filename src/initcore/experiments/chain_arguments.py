@@ -207,9 +207,7 @@ def chain_experiment(
         sizes,
         activations,
         each_layer("init", init, n_layers, _init),
-        each_layer(
-            "bias", bias, n_layers, lambda one: None if one is None else repr(initializer(one))
-        ),
+        each_layer("bias", bias, n_layers, _bias),
         each_layer("norm", norm, n_layers, architecture.norm),
         each_layer("residual", residual, n_layers, lambda m: architecture.multiplier(m, n_layers)),
         batch,
