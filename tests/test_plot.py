@@ -147,6 +147,16 @@ def test_shares_and_the_cosine():
     assert len(propagate(activation="linear", batch=1).plot().axes) == 1
 
 
+@pytest.mark.parametrize("std", [1, 1.4, 1.41, 1.6, 3])
+def test_ticks_of_shares_say_where_they_are(std):
+    """Up to an eighth they are 2.5 % apart, and not 2 or 3 %."""
+    result = ic.propagate([64] * 2, activation="tanh", init=ic.normal(std / 8), trials=2)
+    axis = panel(result.plot(), "share").yaxis
+    ticks = axis.get_ticklocs()
+    labels = axis.get_major_formatter().format_ticks(ticks)
+    assert [float(label.rstrip("%")) for label in labels] == pytest.approx(100 * ticks)
+
+
 def test_several_results_have_colours_and_labels_of_their_own():
     results = ic.compare_inits(["kaiming_normal", "kaiming_uniform", "zeros"], [8] * 7, trials=3)
     for figure in (plot.propagation(results), plot.propagation(list(results)), results.plot()):

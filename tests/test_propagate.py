@@ -1015,6 +1015,23 @@ def test_an_overflow_of_the_second_moment_alone_is_told_apart():
     assert "second moment alone" in result.verdict
 
 
+@pytest.mark.parametrize(("dtype", "std"), [("float32", 1e30), ("float64", 1e90)])
+def test_a_table_says_overflow_wherever_a_trial_did(dtype, std):
+    """By entries or by squares alone; gradients by W, of which no entries are counted, too."""
+    init = ic.normal(std)
+    result = ic.propagate([8] * 4, init=init, last="linear", trials=3, dtype=dtype, backward=True)
+    (_, (_, *forward)), (_, (names, *backward)) = result.tables()
+    by_weight = names.index("E[(∂/∂W)²] ± s.e.")
+    for rows, at, stats in (
+        (forward, 1, result.pre),
+        (backward, 1, result.grad_pre),
+        (backward, by_weight, result.grad_weight),
+    ):
+        overflows = stats.overflow_trials > 0
+        assert overflows.any()
+        assert [row[at] == "overflow" for row in rows] == overflows.tolist()
+
+
 def test_inputs_of_zero_leave_the_energy_that_biases_give():
     """Where nothing enters there is no ratio to it, and nothing has overflowed."""
     result = ic.propagate([8] * 4, x=np.zeros((4, 8)), bias="normal(std=1)", trials=10)

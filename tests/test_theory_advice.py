@@ -122,6 +122,24 @@ class TestBiases:
             holds(step.pre.second_moment[:1], step.pre.se.second_moment[:1], 1, 0)
             assert abs(step.grad_factor - factor) < 5 * step.grad_factor_se
 
+    @pytest.mark.parametrize(("std", "layers"), [(0.1, 20), (0.3, 16)])
+    def test_a_level_that_is_far_away_is_said_to_be(self, std, layers):
+        """With φ homogeneous, E[h²] = v becomes (1 − s²) v + s²: what is not 1 shrinks by 1 − s² a
+        layer, which leaves more than e⁻² over 20 layers at s² = 0.01, over 16 at 0.09, not 40."""
+        chain = {"batch": 4, "activation": "relu", "bias": f"normal(std={std})", "trials": 200}
+        chain |= {"init": "lecun_normal().scaled(2)", "method": "gram"}
+        verdict = ic.propagate([800] * (layers + 1), **chain).verdict
+        pattern = "gain of # would hold E\\[h²\\] at 1, but deviations would shrink ×# a layer"
+        gain, slope = found(pattern, verdict)
+        assert slope == pytest.approx(1 - std**2, abs=1e-4)
+        held = ic.propagate([800] * (layers + 1), **{**chain, "init": gained(gain)}).pre
+        away = held.second_moment[[0, -1]] - 1  # E[h²] is 2 − s² in the first layer
+        error = held.se.second_moment[-1]
+        assert abs(away[1] - away[0] * slope ** (layers - 1)) < 5 * error
+        near = ic.propagate([100] * 41, **{**chain, "bias": "normal(std=0.3)", "trials": 20})
+        assert "would hold E[h²] at 1" in near.verdict
+        assert "deviations" not in near.verdict
+
     def test_biases_of_zero_are_none(self):
         chain = {**self.CHAIN, "activation": "relu", "init": "xavier_normal"}
         assert ".scaled(1.414) would hold" in ic.propagate(**chain, bias="zeros").verdict

@@ -316,7 +316,7 @@ def _portrait(result: Propagation) -> Figure:
         axes = panels["shares"]
         largest = max(map(np.nanmax, shares.values()))
         axes.set_ylim(0.0, float(np.clip(1.15 * largest, 0.1, 1.03)))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, fontsize=_LABEL_SIZE)
         _words(axes, "share")
     if "cosine" in panels:

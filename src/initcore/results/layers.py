@@ -360,8 +360,9 @@ def _cells(values: Array, shown: Sequence[int], form: Callable[[float], str] = n
 def _second_moments(stats: LayerStats, shown: Sequence[int]) -> list[str]:
     values = _by_layer(stats.second_moment)
     errors = np.zeros_like(values) if stats.se is None else _by_layer(stats.se.second_moment)
-    # What is left where some entries overflowed is no statistic of the layer.
-    overflowed = _by_layer(stats.nonfinite_fraction) > 0
+    # What is left where some entries or squares overflowed is no statistic of the layer.
+    entries, trials = _by_layer(stats.nonfinite_fraction), _by_layer(stats.overflow_trials)
+    overflowed = (entries > 0) | (trials > 0)
     return [
         "overflow" if overflowed[i] else measured(values[i], errors[i])
         for i in (layer - 1 for layer in shown)

@@ -32,6 +32,8 @@ from initcore.theory.roots import bracketed_root
 _UNEXPLAINED = 0.1
 # Where nothing holds exactly, what may a signal grow or shrink by over all layers?
 _WITHIN = 2.0
+# A chain comes to a fixed point if its layers leave no more of a deviation from it.
+_GONE = math.exp(-2)
 # Half octaves from the present gain within which another is looked for.
 _HALF_OCTAVES = 20
 # The least multiplier of a branch that is looked at.
@@ -143,8 +145,11 @@ class _Layer:
         words = f"; a gain of {self.gain:.4g}{over} would hold E[h²] at {self.level:.4g}"
         if self.norm is not None:
             return f"{words}, and E[x²] with it"
-        grows = self._slope(self.gain)
-        return words if grows < 1 else f"{words}, but deviations would grow ×{grows:.4g} a layer"
+        slope = self._slope(self.gain)
+        if slope < 1 and abs(slope) ** self.depth <= _GONE:
+            return words
+        change = "grow" if slope >= 1 else "shrink"
+        return f"{words}, but deviations would {change} ×{slope:.4g} a layer"
 
     def backward(self) -> str:
         """What holds the gradient by h at that level, and what holds both."""
