@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar
 
-from initcore.results.exact import ExactSum
+from initcore.results.exact_sum import ExactSum
 from initcore.results.records import Array, Record, frozen
 
 R = TypeVar("R", bound=Record)

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from initcore.results.exact import Accumulator, ExactRecord, ExactSum, portable_log
+from initcore.results.arithmetic import portable_log
+from initcore.results.exact import Accumulator, ExactRecord
+from initcore.results.exact_sum import ExactSum
 from initcore.results.layers import AVERAGED, ChainLayers, LayerStats
 from initcore.results.records import Array
 

@@ -1,250 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Exact sums over trials: integers, so that merging is associative to the last bit."""
+"""The record of an experiment's trials, exact and merged exactly, and what makes it of tables."""
 
 from __future__ import annotations
 
 import math
 import operator
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from initcore import _core
+from initcore.results.arithmetic import POWERS, cubes_and_fourths, from_hex, powers, to_hex, units
+from initcore.results.exact_sum import ExactSum
+from initcore.results.log_histogram import BINS_PER_UNIT, LAST_BIN, LogHistogram
 from initcore.results.records import Array, Record, check_numbers, frozen, plain
-
-
-class ExactSum(NamedTuple):
-    """What is kept of a float64 statistic over trials: exact, so merging is integer addition.
-
-    ``total`` is Σx in units of 2^-1074 and ``total_sq`` Σx² in units of 2^-2148, both over the
-    ``finite`` trials; the ``nonfinite`` ones are counted and left out.
-    """
-
-    finite: int
-    nonfinite: int
-    total: int
-    total_sq: int
-
-    def mean(self) -> float:
-        """Σx / n, correctly rounded; NaN where no trial was finite."""
-        return self.total / (self.finite << 1074) if self.finite else math.nan
-
-    @property
-    def effective(self) -> float:
-        """(Σx)²/Σx²: the number of trials that carry the mean of a positive statistic."""
-        return self.total**2 / self.total_sq if self.total_sq else 0.0
-
-    def standard_error(self) -> float:
-        """√(Σ(x − mean)² / (n − 1) / n), correctly rounded; NaN below two finite trials."""
-        n = self.finite
-        if n < 2:
-            return math.nan
-        return square_root(n * self.total_sq - self.total**2, n * n * (n - 1) << 2148)
-
-    def variance(self) -> float:
-        """Σ(x − mean)² / (n − 1), correctly rounded; NaN below two finite trials."""
-        n = self.finite
-        if n < 2:
-            return math.nan
-        return (n * self.total_sq - self.total**2) / (n * (n - 1) << 2148)
-
-
-class LogHistogram(NamedTuple):
-    """How often a logarithm fell where, over trials, and its higher powers, of which an
-    ``ExactSum`` has the lower: integers, so merging is addition.
-
-    ``bins`` are pairs (k, count), ascending, of values from k/32 up to (k + 1)/32; ``dead`` trials
-    had the logarithm of 0, ``overflowed`` ones that of no finite number. ``cubes`` is Σx³ in units
-    of 2^-1074 and ``fourths`` Σx⁴ in units of 2^-2148, over the finite values.
-    """
-
-    dead: int
-    overflowed: int
-    bins: tuple[tuple[int, int], ...]
-    cubes: int
-    fourths: int
-
-    def __add__(self, other: object) -> LogHistogram:
-        if not isinstance(other, LogHistogram):
-            return NotImplemented
-        counts = Counter(dict(self.bins))
-        counts.update(dict(other.bins))
-        return LogHistogram(
-            self.dead + other.dead,
-            self.overflowed + other.overflowed,
-            tuple(sorted(counts.items())),
-            self.cubes + other.cubes,
-            self.fourths + other.fourths,
-        )
-
-    def quantiles(self, fractions: Sequence[float]) -> list[float]:
-        """Those of the finite values, as if the values of a bin were spread evenly over it; NaN
-        where there are none."""
-        if not self.bins:
-            return [math.nan] * len(fractions)
-        ends = list(accumulate(count for _, count in self.bins))
-        found = []
-        for fraction in fractions:
-            rank = fraction * ends[-1]
-            k, count = self.bins[at := bisect_left(ends, rank)]
-            found.append((k + (rank - (ends[at] - count)) / count) / _BINS_PER_UNIT)
-        return found
-
-    def quantile_errors(self, fractions: Sequence[float]) -> list[float]:
-        """Their standard errors, of whatever law the values are: half the distance of the quantiles
-        at p ± √(p(1 − p)/n), the standard deviation of the share of n values that lie below the
-        law's p-quantile (Woodruff 1952). NaN where that reaches 0 or 1: of a single value, and in
-        tails of few."""
-        n = sum(count for _, count in self.bins)
-        steps = [math.sqrt(p * (1 - p) / n) if n else math.inf for p in fractions]
-        ends = [
-            (p - step, p + step) if step < min(p, 1 - p) else (math.nan, math.nan)
-            for p, step in zip(fractions, steps, strict=True)
-        ]
-        lows, highs = map(self.quantiles, zip(*ends, strict=True))
-        return [(high - low) / 2 for low, high in zip(lows, highs, strict=True)]
-
-    def _power_sums(self, sums: ExactSum) -> tuple[int, int, int, int]:
-        """Σx, Σx², Σx³ and Σx⁴ in units of 2^-1074 and its powers."""
-        return sums.total, sums.total_sq, self.cubes << 2148, self.fourths << 2148
-
-    def variance_error(self, sums: ExactSum) -> float:
-        """The standard error of the variance s² (n − 1 below) of these values, whose sums are
-        ``sums``: √((m₄ − (n − 3)/(n − 1) s⁴)/n), m₄ = Σ(x − mean)⁴/n, correctly rounded; NaN below
-        two. With a law's own moments for m₄ and s⁴ that is exact (Cramér 1946, 27.4)."""
-        n = sums.finite
-        if n < 2:
-            return math.nan
-        a, b, c, d = self._power_sums(sums)
-        fourth = n**3 * d - 4 * n * n * a * c + 6 * n * a * a * b - 3 * a**4
-        spread = (n - 1) ** 3 * fourth - (n - 3) * n * n * (n * b - a * a) ** 2
-        return square_root(spread, n**5 * (n - 1) ** 3 << 4 * 1074)
-
-    def check(self, sums: ExactSum) -> None:
-        """ValueError for numbers of other values than those whose sums are ``sums``, or of none."""
-        n, (a, b, c, d) = sums.finite, self._power_sums(sums)
-        if n != sum(count for _, count in self.bins):
-            raise ValueError(f"bins {self.bins} of {n} logarithms")
-        # Of n values the matrix of the moments of 1, x and x² has no negative eigenvalue.
-        determinant = n * (b * d - c * c) - a * (a * d - b * c) + b * (a * c - b * b)
-        if n * d < b * b or determinant < 0:
-            raise ValueError("sums of powers that the other sums rule out")
-
-
-_BINS_PER_UNIT = 32
-# The ratio of two doubles is at most 2^1024 / 2^-1074.
-_LAST_BIN = math.floor(2098 * math.log(2) * _BINS_PER_UNIT)
-
-
-class _Split(NamedTuple):
-    """A number in two of at most 26 bits, whose products are exact (Veltkamp)."""
-
-    high: Array
-    low: Array
-
-    @classmethod
-    def of(cls, x: Array) -> _Split:
-        scaled = 134217729.0 * x  # 2^27 + 1
-        high = scaled - (scaled - x)
-        return cls(high, x - high)
-
-    def product(self, other: _Split) -> tuple[Array, Array]:
-        """The product, rounded, and what rounding took of it (Dekker 1971)."""
-        product = (self.high + self.low) * (other.high + other.low)
-        rest = self.high * other.high
-        rest -= product
-        rest += self.high * other.low
-        rest += self.low * other.high
-        rest += self.low * other.low
-        return product, rest
-
-
-# The terms that `_powers` makes of a number.
-_POWERS = 8
-
-
-def _powers(x: Array) -> tuple[Array, ...]:
-    """_POWERS arrays of x's shape: the square p of x and what rounding took of it, r; the product
-    pr in two; and xp + xr in four. So x³ is the sum of those four, x⁴ is p² + r² + 2pr. Exact for 0
-    and for multiples of 2^-106 below 2^200."""
-    of_x = _Split.of(x)
-    square, rest = of_x.product(of_x)
-    of_square, of_rest = _Split.of(square), _Split.of(rest)
-    mixed, cubes = of_square.product(of_rest), (of_x.product(of_square), of_x.product(of_rest))
-    return square, rest, *mixed, *cubes[0], *cubes[1]
-
-
-def _cubes_and_fourths(sums: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """Σx³ and Σx⁴ of the exact sums of what ``_powers`` gives."""
-    totals, (square, rest) = [total for _, _, total, _ in sums], (sums[0][3], sums[1][3])
-    return sum(totals[4:]), square + rest + (sum(totals[2:4]) << 1075)
-
-
-def portable_log(x: Array) -> Array:
-    """ln x to a few ulp; the same bits on every machine, for nothing but +, −, × and ÷ is rounded.
-
-    −∞ at 0, +∞ at ∞, NaN at NaN; x ≥ 0.
-    """
-    mantissa, exponent = np.frexp(x)
-    low = mantissa < math.sqrt(0.5)
-    mantissa, exponent = np.where(low, 2 * mantissa, mantissa), exponent - low
-    # ln m = 2 artanh((m − 1)/(m + 1)) = 2 Σ z^(2k+1)/(2k + 1), |z| < 0.172
-    with np.errstate(invalid="ignore"):
-        z = (mantissa - 1) / (mantissa + 1)
-    square, series = z * z, np.zeros_like(z)
-    for k in range(10, 0, -1):
-        series = square * (series + 1 / (2 * k + 1))
-    log = exponent * 0.6931471805599453 + 2 * (z + z * series)
-    return np.where(x > 0, np.where(np.isinf(x), np.inf, log), np.where(x == 0, -np.inf, np.nan))
-
-
-def square_root(numerator: int, denominator: int) -> float:
-    """√(numerator / denominator), correctly rounded."""
-    # The quotient gets at least 130 bits, its root 65; a last bit stands for everything after them,
-    # so that the division below, which rounds correctly, cannot take a near tie for a tie.
-    shift = max(0, (denominator.bit_length() - numerator.bit_length()) // 2 + 66)
-    quotient, rest = divmod(numerator << 2 * shift, denominator)
-    root = math.isqrt(quotient)
-    inexact = rest != 0 or root * root != quotient
-    return (2 * root + inexact) / (2 << shift)
-
-
-def nth_root(numerator: int, denominator: int, degree: int) -> float:
-    """(numerator / denominator)^(1/degree) to 12 digits, for libraries differ in the last of a
-    power; inf where that is too large for a float."""
-    power = numerator.bit_length() - denominator.bit_length()
-    ratio = (numerator << max(-power, 0)) / (denominator << max(power, 0))
-    whole, rest = divmod(power, degree)
-    try:
-        return float(f"{math.ldexp(ratio ** (1 / degree) * 2.0 ** (rest / degree), whole):.12g}")
-    except OverflowError:
-        return math.inf
-
-
-def units(x: float) -> int:
-    """A finite float in units of 2^-1074."""
-    numerator, denominator = x.as_integer_ratio()
-    return numerator << (1075 - denominator.bit_length())
-
-
-def to_hex(value: int, unit: int) -> str:
-    """value · 2^unit as a hexadecimal number, ``-0x1a2bp-12``, as long as it needs to be."""
-    twos = (value & -value).bit_length() - 1 if value else -unit
-    return f"{value >> twos:#x}p{twos + unit}"
-
-
-def from_hex(text: str, unit: int) -> int:
-    """The inverse of ``to_hex``; ValueError for what no sum of doubles or of their squares is."""
-    mantissa, _, exponent = text.partition("p")
-    places = int(exponent) - unit
-    if places > 3 * 2148:
-        raise ValueError(f"2^{exponent} is too large")
-    return int(mantissa, 16) << places
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,7 +103,7 @@ class ExactRecord(Record):
                 raise ValueError(f"counts {counts} of bins {places}")
             if places != sorted(set(places)) or 0 in counts[2:]:
                 raise ValueError(f"bins {bins}")
-            if places and not -_LAST_BIN - 1 <= places[0] <= places[-1] <= _LAST_BIN:
+            if places and not -LAST_BIN - 1 <= places[0] <= places[-1] <= LAST_BIN:
                 raise ValueError(f"bins {bins} of no logarithms")
         check_numbers(data["maxima"], "NaN", "Infinity")
         maxima = frozen(data["maxima"])
@@ -380,16 +152,16 @@ class Accumulator:
         self._cross = [(0, 0)] * len(pairs)
         # Where a logarithm fell: the number of its bin, −∞ of 0, ∞ of what is not finite.
         self._counts: list[Counter[float]] = [Counter() for _ in range(n_histograms)]
-        self._powers = np.zeros((_POWERS, n_histograms, _core.EXACT_WORDS), np.int64)
+        self._powers = np.zeros((POWERS, n_histograms, _core.EXACT_WORDS), np.int64)
 
     def count(self, logs: Array) -> None:
         """Add trials to the histograms: float64 (trials, histograms), logarithms of doubles or
         differences of such."""
-        places = np.where(np.isnan(logs), np.inf, np.floor(logs * _BINS_PER_UNIT))
+        places = np.where(np.isnan(logs), np.inf, np.floor(logs * BINS_PER_UNIT))
         for counts, column in zip(self._counts, places.T, strict=True):
             counts.update(column.tolist())
         for sums, term in zip(
-            self._powers, _powers(np.where(np.isfinite(logs), logs, np.nan)), strict=True
+            self._powers, powers(np.where(np.isfinite(logs), logs, np.nan)), strict=True
         ):
             _core.default().exact_add(sums, term)
 
@@ -417,4 +189,4 @@ class Accumulator:
 def _histogram(counts: Counter[float], powers: Sequence[tuple[int, ...]]) -> LogHistogram:
     dead, overflowed = counts.get(-math.inf, 0), counts.get(math.inf, 0)
     bins = [(int(k), count) for k, count in counts.items() if -math.inf < k < math.inf]
-    return LogHistogram(dead, overflowed, tuple(sorted(bins)), *_cubes_and_fourths(powers))
+    return LogHistogram(dead, overflowed, tuple(sorted(bins)), *cubes_and_fourths(powers))

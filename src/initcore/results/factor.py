@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from initcore.results.arithmetic import nth_root, square_root
 from initcore.results.chain_record import Direction, middle, second_moment
 from initcore.results.chain_spec import depth
-from initcore.results.exact import ExactRecord, ExactSum, nth_root, square_root
+from initcore.results.exact import ExactRecord
+from initcore.results.exact_sum import ExactSum
 from initcore.results.text import plus_minus
 
 # Student's t at the level of three standard deviations of a normal, for 1 to 9 degrees of freedom.

@@ -38,7 +38,7 @@ from initcore.results.chain_spec import (
     listed,
     per_layer,
 )
-from initcore.results.exact import ExactSum, LogHistogram
+from initcore.results.exact_sum import ExactSum
 from initcore.results.factor import Factor, fitted
 from initcore.results.layers import (
     AVERAGED,
@@ -48,6 +48,7 @@ from initcore.results.layers import (
     gradient_table,
     layer_table,
 )
+from initcore.results.log_histogram import LogHistogram
 from initcore.results.monte_carlo import MonteCarlo, trials_text
 from initcore.results.records import Array, check_numbers, frozen, plain
 from initcore.results.text import html_table, text_table, wrapped

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from initcore import _core
-from initcore.results.exact import ExactSum
+from initcore.results.exact_sum import ExactSum
 from initcore.results.records import Array, Record, frozen
 from initcore.results.text import number
 
