@@ -94,7 +94,7 @@ def test_no_edge_is_said_beside_a_fixed_point_and_refused_without(capsys):
     assert out.rstrip().endswith("edge of chaos at σ_b² = 0.1: none")
     code, out, err = run(capsys, "relu", "--sigma-b2", 0.1)
     assert (code, out) == (2, "")
-    assert "relu has no edge of chaos at sigma_b2 = 0.1" in err
+    assert "'--sigma-w2': it must be given: activation relu has no edge of chaos" in err
 
 
 def test_the_file_holds_what_the_library_says(tmp_path, capsys):

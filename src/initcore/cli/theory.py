@@ -45,11 +45,12 @@ def theory(
     edge: Critical | None = None
     with option("--sigma-b2"):
         non_negative_number("sigma_b2", sigma_b2)
+    with option("--sigma-w2"):
         try:
             edge = critical(phi, sigma_b2)
-        except ValueError:
+        except ValueError as error:
             if sigma_w2 is None:  # otherwise there is a fixed point to show all the same
-                raise
+                raise ValueError(f"it must be given: {error}") from error
     at = edge.sigma_w2 if sigma_w2 is None and edge else sigma_w2
     assert at is not None
     with option("--sigma-w2"):
