@@ -644,7 +644,7 @@ class TestArguments:
             ({"scaling": "sqrt"}, ValueError, "scaling must be one of"),
             ({"scaling": None}, TypeError, "scaling must be a specification"),
             ({"init": "no"}, ValueError, "initializer must be one of"),
-            ({"init": ["zeros"] * 3}, ValueError, "init must be one, or a list of 4"),
+            ({"init": ["zeros"] * 3}, ValueError, "init must be one value, or a list of 4"),
             ({"init": "dirac"}, ValueError, "dirac"),
             ({"norm": "batch"}, ValueError, "norm must be 'rms', 'layer' or None; got 'batch'"),
             ({"norm": 1}, TypeError, "norm must be"),

@@ -97,6 +97,21 @@ class TestBiases:
         came = ic.propagate(**chain, init=gained(gain)).pre
         assert abs(came.second_moment[-1] - level) < 5 * came.se.second_moment[-1] + 0.1 * level
 
+    def test_what_is_followed_is_not_given_again(self):
+        """With the critical gain a gradient shrinks on the layers that E[h²] = 1.2 takes to settle,
+        and on no other."""
+        chain = {**self.CHAIN, "activation": "tanh", "bias": "normal(std=0.3885)", "trials": 100}
+        came = ic.propagate(**chain, init=gained(1.467))
+        assert came.grad_outcome == "decays"
+        level, entering = found(
+            "holds where E\\[h²\\] has settled at #, in every layer for inputs of E\\[x²\\] = #",
+            sentences(came)[1],
+        )
+        assert "gain" not in came.verdict
+        held = ic.propagate(**{**chain, "batch": None}, init=gained(1.467), x=inputs(entering, 200))
+        holds(held.pre.second_moment, held.pre.se.second_moment, level, 0.02)
+        assert held.outcome == held.grad_outcome == "holds"
+
     @pytest.mark.parametrize(
         ("activation", "bias", "mean", "variance"),
         [("relu", "normal(std=0.5)", 0, 0.25), ("gelu", "constant(0.5)", 0.5, 0)],
@@ -155,6 +170,17 @@ class TestBiases:
             assert "both" not in verdict
 
 
+def test_finite_width_does_not_silence_advice():
+    """So many trials tell the gradient's factor from that of infinite width: by 1/n, not by what
+    there is to say."""
+    chain = {"widths": [100] * 21, "activation": "tanh", "batch": 1, "backward": True}
+    result = ic.propagate(**chain, init="lecun_normal().scaled(1.593)", trials=8000, method="gram")
+    ends = result.theory.grad_pre.second_moment[[0, 10]]
+    expected = (ends[0] / ends[1]) ** (1 / 10)
+    assert abs(result.grad_factor - expected) > 3 * result.grad_factor_se
+    assert "; at E[h²] = 1 it would hold with a gain of 1.467" in result.verdict
+
+
 class TestNorms:
     """Behind a norm E[h²] is σ_w² + E b², and the gradient by x has the factor σ_w² E φ′²/E φ² or
     σ_w² E φ′²/Var φ a layer."""
@@ -176,14 +202,14 @@ class TestNorms:
         (gain,) = found(words, sentences(before)[1])
         held = ic.propagate(**chain, init=gained(gain))
         error = 5 * held.grad_factor_se + 0.2 / 300
-        bound = 2 ** (1 / 16)
+        bound = 1.98 ** (1 / 16)  # and rounded
         phi, q = ic.activation(activation), gain**2 + (0.25 if bias else 0)
         scale = gaussian(lambda h: float(phi(h)) ** 2, variance=q)
         if norm == "layer":
             scale -= gaussian(lambda h: float(phi(h)), variance=q) ** 2
         slope = gaussian(lambda h: float(phi.derivative(h)) ** 2, variance=q)
         growth = abs(math.log(gain**2 * slope / scale))
-        assert growth == pytest.approx(math.log(bound), rel=0.01)
+        assert 0.97 < growth / math.log(2) * 16 <= 1
         assert min(abs(held.grad_factor - f) for f in (bound, 1 / bound)) < error
         for result in (before, held):
             energy = result.post.second_moment

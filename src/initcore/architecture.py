@@ -27,7 +27,7 @@ def each_layer(
         with named(argument):
             return (parse(value),) * n_layers
     if len(value) != n_layers:
-        accepted = f"one, or a list of {n_layers}, one a layer"
+        accepted = f"one value, or a list of {n_layers}, one a layer"
         raise ValueError(f"{argument} must be {accepted}; got {value!r}")
     found = []
     for i, entry in enumerate(value):

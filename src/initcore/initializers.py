@@ -493,7 +493,7 @@ def _chosen_gain(
 
 @_initializer
 def normal(std: float = 1.0, mean: float = 0.0) -> Rule | Law:
-    """N(mean, std²)."""
+    """N(mean, std²); std comes first, with 0 for it every entry is the mean."""
     return Normal(non_negative_number("std", std), finite_number("mean", mean))
 
 

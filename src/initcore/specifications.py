@@ -40,18 +40,18 @@ def parse(text: str) -> Specification:
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr != "scaled" or len(node.args) != 1 or node.keywords:
                 raise ValueError("only .scaled(f) may follow the call")
-            factors.insert(0, ast.literal_eval(node.args[0]))
+            factors.insert(0, _literal(node.args[0]))
             node = node.func.value
         args: tuple[object, ...] = ()
         kwargs: dict[str, object] = {}
         if isinstance(node, ast.Call):
-            args = tuple(ast.literal_eval(argument) for argument in node.args)
+            args = tuple(map(_literal, node.args))
             for keyword in node.keywords:
                 if keyword.arg is None:
                     raise ValueError("** is not in the grammar")
                 if keyword.arg in kwargs:
                     raise ValueError(f"{keyword.arg} is given twice")
-                kwargs[keyword.arg] = ast.literal_eval(keyword.value)
+                kwargs[keyword.arg] = _literal(keyword.value)
             node = node.func
         if not isinstance(node, ast.Name):
             raise ValueError("it does not start with a name")
@@ -62,6 +62,13 @@ def parse(text: str) -> Specification:
             "kaiming_normal(mode='fan_out').scaled(1.5)"
         ) from error
     return Specification(node.id, args, kwargs, tuple(factors))
+
+
+def _literal(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)} is no literal: 1.6667 is one, 5/3 is not") from None
 
 
 def split_top_level(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from initcore.activations import activation as activation_of
-from initcore.architecture import multiplier
+from initcore.architecture import BY_DEPTH, multiplier
 from initcore.cli.common import (
     Dtype,
     JsonFile,
@@ -170,17 +170,18 @@ def _show(results: Comparison, quiet: bool) -> None:
 
 
 def _multipliers(text: str, n_layers: int) -> float | list[float | None] | None:
-    items = [multiplier(_number(item), n_layers) for item in split_top_level(text)]
+    items = [_multiplier(item, n_layers) for item in split_top_level(text)]
     return items[0] if len(items) == 1 else items
 
 
-def _number(text: str) -> float | str | None:
+def _multiplier(text: str, n_layers: int) -> float | None:
     if text == "none":
         return None
     try:
-        return float(text)
+        return multiplier(text if "L" in text else float(text), n_layers)
     except ValueError:
-        return text
+        accepted = f"a finite number, {BY_DEPTH} or none, or a list of these, one a layer"
+        raise ValueError(f"{text!r} must be {accepted}") from None
 
 
 def _widths(width: int | None, layers: int | None, widths: str | None) -> list[int]:

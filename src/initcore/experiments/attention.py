@@ -248,7 +248,7 @@ def _experiment(
         raise refused("norm", norm, accepted, is_value=isinstance(norm, str))
     inits = list(init) if isinstance(init, list | tuple) else [init] * len(WEIGHTS)
     if len(inits) != len(WEIGHTS):
-        accepted = f"one, or a list of {len(WEIGHTS)}, for W_Q, W_K, W_V and W_O"
+        accepted = f"one value, or a list of {len(WEIGHTS)}, for W_Q, W_K, W_V and W_O"
         raise refused("init", init, accepted, is_value=True)
     share = finite_number("correlation", correlation)
     if not 0 <= share <= 1:

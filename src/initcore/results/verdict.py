@@ -13,6 +13,7 @@ from initcore.activations import Activation
 from initcore.results.chain_record import (
     GRAD_WEIGHT,
     Direction,
+    has_stream,
     second_moment,
     statistics_of,
 )
@@ -74,7 +75,11 @@ def judgement(
     size = f"{plus_minus(end.mean(), end.standard_error())} at layer {path[-1]}"
     if factor is None:
         return Judgement("undecided", f": {direction.quantity} {size}, no factor a layer to fit")
-    words = f": {direction.quantity} {factor} (layers {factor.first} to {factor.last}), {size}"
+    start, total = second_moment(record, n, direction.side, path[0]), ""
+    if has_stream(spec) and start.mean() > 0:  # branches make it grow, but perhaps by little
+        total = f", ×{end.mean() / start.mean():.3g} from layer {path[0]}"
+    fitted = f"{direction.quantity} {factor} (layers {factor.first} to {factor.last})"
+    words = f": {fitted}{total}, {size}"
     if math.isnan(factor.se):
         return Judgement("undecided", f"{words}; one trial has no standard error")
     carried = end.effective < min(_ENOUGH_TRIALS, _EVENLY * end.finite)

@@ -16,7 +16,7 @@ from initcore.activations import Activation
 from initcore.gains import gain
 from initcore.initializers import initializer
 from initcore.quadrature import gaussian_mean
-from initcore.results.chain_record import Direction, has_stream, statistics_of
+from initcore.results.chain_record import Direction, statistics_of
 from initcore.results.chain_spec import activation_of, depth, per_layer
 from initcore.results.factor import Factor
 from initcore.results.layers import ChainLayers
@@ -24,16 +24,19 @@ from initcore.results.records import Array
 from initcore.results.verdict import bounded
 from initcore.theory.chain import predict
 from initcore.theory.expectations import Expectations, nonlinearity
-from initcore.theory.mean_field import critical, fixed_point
+from initcore.theory.mean_field import Critical, critical, fixed_point
 from initcore.theory.roots import bracketed_root
 
-# The share of a factor's distance from 1 that finite widths may have to themselves: norms and
-# branches have corrections of order 1/n, where E[h²] of a relu chain has none.
+# The share of a factor's distance from 1 that finite widths may have to themselves: but for E[h²]
+# of a relu chain, all have corrections of order 1/n.
 _UNEXPLAINED = 0.1
 # Where nothing holds exactly, what may a signal grow or shrink by over all layers?
 _WITHIN = 2.0
+_AIM = 0.99 * _WITHIN  # what is printed is rounded
 # A chain comes to a fixed point if its layers leave no more of a deviation from it.
 _GONE = math.exp(-2)
+# Gains, relatively, that are one when printed.
+_ALIKE = 1e-3
 # Half octaves from the present gain within which another is looked for.
 _HALF_OCTAVES = 20
 # The least multiplier of a branch that is looked at.
@@ -51,9 +54,7 @@ def advice(
     what theory says: a narrow, deep chain whose units die is not cured by a scale.
     """
     expected = _predicted(theory, direction, factor)
-    doubt = 3 * factor.se
-    if has_stream(spec):
-        doubt = max(doubt, _UNEXPLAINED * abs(expected - 1))
+    doubt = max(3 * factor.se, _UNEXPLAINED * abs(expected - 1))
     if not abs(factor.value - expected) <= doubt:  # nor where one of them is NaN
         return ""
     if spec["residual"] is not None:
@@ -74,7 +75,8 @@ def advice(
     if not direction.down:
         return layer.forward()
     if layer.norm is None:
-        return layer.backward()
+        present = (theory.pre.variance[-1] - bias_variance) / theory.post.second_moment[-2]
+        return layer.backward(math.sqrt(max(present, 0.0)))
     q = float(theory.pre.variance[factor.last - 1]) - bias_variance
     return layer.backward_behind_norm(math.sqrt(max(q, 0.0)))
 
@@ -151,8 +153,9 @@ class _Layer:
         change = "grow" if slope >= 1 else "shrink"
         return f"{words}, but deviations would {change} ×{slope:.4g} a layer"
 
-    def backward(self) -> str:
-        """What holds the gradient by h at that level, and what holds both."""
+    def backward(self, present: float) -> str:
+        """What holds the gradient by h at that level, and what holds both: if that is the present
+        gain, from which inputs on."""
         slope = self.expected.squared_slope
         if math.isnan(self.gain) or not 0 < slope < math.inf:
             return ""
@@ -165,7 +168,17 @@ class _Layer:
             )
         words += f", E[h²] with {self.gain:.4g} (σ_w² ×{apart:.4g} apart)"
         if self.bias_mean or self.bias_variance:
-            return words + self._critical()
+            edge = self._critical()
+            if edge is None:
+                return words
+            gain = math.sqrt(edge.sigma_w2)
+            if not math.isclose(present, gain, rel_tol=_ALIKE):
+                return f"{words}, both with {gain:.4g}, where E[h²] settles at {edge.q:.4g}"
+            entering = (edge.q - self.bias_variance) / edge.sigma_w2
+            return (
+                f"; it holds where E[h²] has settled at {edge.q:.4g}, in every layer for inputs of "
+                f"E[x²] = {entering:.4g}"
+            )
         # Biases make up for what the smaller gain leaves of E[h²] (the edge of chaos).
         if apart > 1 and self._slope(down) < 1:
             words += f", both with {down:.4g} and biases of std {math.sqrt(1 - 1 / apart):.4g}"
@@ -185,7 +198,7 @@ class _Layer:
             return math.log(factor) if 0 < factor < math.inf else math.nan
 
         def outside(gain: float) -> float:
-            return abs(deviation(gain)) * self.depth - math.log(_WITHIN)
+            return abs(deviation(gain)) * self.depth - math.log(_AIM)
 
         if not present > 0:
             return ""
@@ -195,7 +208,7 @@ class _Layer:
         if not self.even:
             return ""
         goals = [(deviation, "hold it")]
-        if outside(present) > 0:
+        if abs(here) * self.depth > math.log(_WITHIN):
             goals.append((outside, f"keep it within ×{_WITHIN:g} over {self.depth} layers"))
         for function, words in goals:
             found = _nearest_root(function, present)
@@ -211,19 +224,17 @@ class _Layer:
         growth = self.expected.growth / self.variance
         return gain**2 * self.expected.moments.second_moment * growth
 
-    def _critical(self) -> str:
+    def _critical(self) -> Critical | None:
         """The edge of chaos for these biases, where a chain of this depth comes to it."""
         if self.bias_mean:
-            return ""
+            return None
         try:
             edge = critical(self.phi, self.bias_variance)
         except ValueError:
-            return ""
+            return None
         found = fixed_point(self.phi, edge.sigma_w2, self.bias_variance)
         comes = math.isclose(found.q, edge.q, rel_tol=1e-6) and 0 < 2 * found.xi_q <= self.depth
-        if not comes or self._saturates(edge.q):
-            return ""
-        return f", both with {math.sqrt(edge.sigma_w2):.4g}, where E[h²] settles at {edge.q:.4g}"
+        return None if not comes or self._saturates(edge.q) else edge
 
     def _saturates(self, variance: float) -> bool:
         """Whether such pre-activations would be judged to saturate."""
@@ -271,7 +282,7 @@ def _multiplier(spec: Mapping[str, Any], direction: Direction) -> str:
         return float(bottom / top if direction.down else top / bottom)
 
     def outside(multiplier: float) -> float:
-        return math.log(growth(multiplier) / _WITHIN)
+        return math.log(growth(multiplier) / _AIM)
 
     largest, by_depth = max(map(abs, present)), 1 / math.sqrt(n)
     if not growth(largest) > _WITHIN:
