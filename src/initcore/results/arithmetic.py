@@ -97,22 +97,24 @@ class _Split(NamedTuple):
         return product, rest
 
 
-# The terms that `powers` makes of a number.
-POWERS = 8
+# The parts that `powers` makes of an array.
+POWERS = 3
 
 
 def powers(x: Array) -> tuple[Array, ...]:
-    """POWERS arrays of x's shape: the square p of x and what rounding took of it, r; the product
-    pr in two; and xp + xr in four. So x³ is the sum of those four, x⁴ is p² + r² + 2pr. Exact for 0
-    and for multiples of 2^-106 below 2^200."""
+    """POWERS arrays of numbers that x, (t, m), makes, below each other: with its squares p and what
+    rounding took of them, r, the p and r; the products pr in two numbers each; and xp + xr in four.
+    So Σx³ is the sum of the last, Σx⁴ that of the squares of the first and twice that of the
+    second. Exact for 0 and for multiples of 2^-106 below 2^200."""
     of_x = _Split.of(x)
     square, rest = of_x.product(of_x)
     of_square, of_rest = _Split.of(square), _Split.of(rest)
     mixed, cubes = of_square.product(of_rest), (of_x.product(of_square), of_x.product(of_rest))
-    return square, rest, *mixed, *cubes[0], *cubes[1]
+    terms = ((square, rest), mixed, (*cubes[0], *cubes[1]))
+    return tuple(map(np.concatenate, terms))
 
 
 def cubes_and_fourths(sums: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """Σx³ and Σx⁴ of the exact sums of what ``powers`` gives."""
-    totals, (square, rest) = [total for _, _, total, _ in sums], (sums[0][3], sums[1][3])
-    return sum(totals[4:]), square + rest + (sum(totals[2:4]) << 1075)
+    """Σx³ and Σx⁴ of the exact sums, and of squares, of what ``powers`` gives."""
+    (_, _, _, squares), (_, _, mixed, _), (_, _, cubes, _) = sums
+    return cubes, squares + (mixed << 1075)
