@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 
 import initcore as ic
 
@@ -27,13 +26,16 @@ def found(pattern, words):
 
 
 def gaussian(function, mean=0.0, variance=1.0):
-    """E f(h) over h ~ N(mean, variance), by an integrator that is not ours."""
-    density = math.sqrt(2 * math.pi)
-    return sum(
-        quad(lambda z: function(mean + math.sqrt(variance) * z) * math.exp(-z * z / 2) / density,
-             *ends, epsabs=1e-10)[0]
-        for ends in ((-12, -mean / math.sqrt(variance)), (-mean / math.sqrt(variance), 12))
-    )  # fmt: skip
+    """E f(h) over h ~ N(mean, variance), by NumPy's Gauss-Legendre nodes on either side of 0."""
+    std = math.sqrt(variance)
+    nodes, weights = np.polynomial.legendre.leggauss(120)
+    kink, total = -mean / std, 0.0
+    for left, right in ((-12, kink), (kink, 12)):
+        z = left + (right - left) * (nodes + 1) / 2
+        density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        values = np.array([function(mean + std * node) for node in z])
+        total += (right - left) / 2 * float(weights @ (density * values))
+    return total
 
 
 def inputs(second_moment, n, rows=8):
