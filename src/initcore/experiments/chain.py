@@ -18,7 +18,7 @@ from initcore.experiments.chain_arguments import chain_experiment, check_sendabl
 from initcore.experiments.chain_trial import ChainExperiment, WeightFunction
 from initcore.initializers import Initializer
 from initcore.kernels.chain import share_trials
-from initcore.results.chain_record import has_stream, settled
+from initcore.results.chain_record import settled
 from initcore.results.comparison import Comparison
 from initcore.results.exact import ExactRecord
 from initcore.results.propagation import Propagation
@@ -218,9 +218,7 @@ def _propagate(
         part = _run(experiment, stage, threads, executor, report)
         record = part if record is None else record + part
         held = range(trials.start, stage.stop)
-        n_layers = len(experiment.inits)
-        kind = {"backward": experiment.backward, "stream": has_stream(experiment.spec)}
-        if rtol is not None and settled(record, n_layers, rtol, **kind):
+        if rtol is not None and settled(experiment.spec, record, rtol):
             break
     assert record is not None
     return Propagation(
