@@ -7,53 +7,24 @@ import numpy as np
 import pytest
 
 import initcore as ic
+from gram_calls import (
+    COUNT,
+    M2,
+    MEAN,
+    NONFINITE,
+    SHAPES,
+    STREAMS,
+    ZEROS,
+    assert_close,
+    drawn_for,
+    gram_spec,
+    source,
+)
 from initcore import _core
 from initcore.reference import gram as reference
-from initcore.reference.moments import COSINE, DEAD, FIELDS, M3, M4, OVERFLOWS, WITHIN
-from initcore.reference.sampling import CONSTANT, NORMAL
+from initcore.reference.moments import COSINE
 from initcore.streams import stream_id
-from kernel_calls import architecture, layer_codes, normal, run_backward, run_gram, same_bits
-
-INFINITE = (-np.inf, np.inf)
-COUNT, MEAN, M2, ABS_MAX, ZEROS, SATURATED, NONFINITE = range(7)
-
-
-def source(stream, std, mean=0.0):
-    return stream, NORMAL, std, mean, *INFINITE
-
-
-def gram_spec(x, widths, names, laws, norms=None, residuals=None, *, backward=False, weights=None):
-    """A chain of stored inputs; `laws` (σ, β, μ) a layer, with β = μ = None for no bias."""
-    biases = [
-        None if beta is None else source(90 + i, beta, mean) if beta
-        else (90 + i, CONSTANT, 0.0, mean, mean, mean)
-        for i, (_, beta, mean) in enumerate(laws)
-    ]  # fmt: skip
-    weights = weights or [source(10 + i, sigma) for i, (sigma, _, _) in enumerate(laws)]
-    codes = layer_codes(names, [0.05] * len(names))
-    top = source(70, 1.0) if backward else None
-    shape = architecture(norms, residuals)
-    return x.dtype.name, 5, len(x), widths, codes, x, weights, biases, top, *shape
-
-
-def drawn_for(x, widths, names, laws, norms=None, residuals=None, *, backward=False):
-    """What the reference's `gram_arrays` takes, of trial 0 of `gram_spec`."""
-    batch, dtype = len(x), x.dtype.name
-    kernels = _core.default()
-
-    def drawn(stream, rows, columns):
-        return normal(kernels, rows * columns, seed=5, stream=stream, dtype=dtype).reshape(
-            rows, columns
-        )
-
-    zs = [drawn(10 + i, n, batch) for i, n in enumerate(widths[1:])]
-    es = [
-        drawn(50 + i, n + bool(beta), batch)
-        for i, (n, (_, beta, _)) in enumerate(zip(widths[:-1], laws, strict=True))
-    ]
-    rounded = [tuple(float(x.dtype.type(v or 0)) for v in law) for law in laws]
-    dy = drawn(70, batch, widths[-1]) if backward else None
-    return (x, zs, rounded, [(name, None) for name in names]), (dy, es, norms, residuals)
+from kernel_calls import layer_codes, run_backward, run_gram, same_bits
 
 
 def expected(x, widths, names, *rest, backward=False):
@@ -62,44 +33,11 @@ def expected(x, widths, names, *rest, backward=False):
     return reference.gram(*chain, [0.05] * len(names), *others)
 
 
-def plain_moments(x):
-    """Of an array's values in one go, by their formulas."""
-    state = np.zeros(len(FIELDS))
-    d = x - x.mean()
-    state[[COUNT, MEAN, ABS_MAX]] = x.size, x.mean(), np.abs(x).max()
-    state[[M2, M3, M4]] = np.sum(d**2), np.sum(d**3), np.sum(d**4)
-    state[[ZEROS, DEAD]] = np.sum(x == 0)
-    state[COSINE] = np.nan
-    return state
-
-
-def assert_close(got, want, dtype):
-    """Moments of the same entries, whose rounding may put one on the other side of a threshold."""
-    tolerance = 2e-4 if dtype == "float32" else 1e-9
-    size = np.sqrt(want[..., M2] / want[..., COUNT] + want[..., MEAN] ** 2)
-    np.testing.assert_array_equal(got[..., COUNT], want[..., COUNT])
-    assert np.all(np.abs(got[..., MEAN] - want[..., MEAN]) <= tolerance * size)
-    np.testing.assert_allclose(got[..., M2], want[..., M2], rtol=tolerance, atol=1e-300)
-    np.testing.assert_allclose(got[..., ABS_MAX], want[..., ABS_MAX], rtol=tolerance)
-    for field in (ZEROS, SATURATED, NONFINITE):
-        allowed = 2 if dtype == "float32" else 0
-        assert np.all(np.abs(got[..., field] - want[..., field]) <= allowed)
-    np.testing.assert_allclose(got[..., COSINE], want[..., COSINE], rtol=0, atol=tolerance)
-
-
 BIASES = {
     "none": [(0.3, None, None), (0.4, None, None), (0.5, None, None)],
     "normal": [(0.3, 0.2, 0.0), (0.4, 0.5, -0.3), (0.5, None, None)],
     "constant": [(0.3, None, None), (0.4, 0.0, 0.7), (0.5, 0.0, -0.2)],
 }
-STREAMS = [50, 51, 52]
-SHAPES = [
-    (["rms", "layer", "rms"], None),
-    (None, [0.5, 1.0, None]),
-    (["layer", "rms", None], [1.0, 0.3, None]),
-    ([None, "layer", "layer"], [0.7, None, None]),
-    (["layer", None, "rms"], [0.0, 0.5, 0.7]),
-]
 
 
 def assert_reference(every_isa, case, dtype):
@@ -326,110 +264,6 @@ class TestLaw:
         assert abs(logs.mean() - law.mean) <= 5 * math.sqrt(law.var / len(logs))
         squares = (logs - law.mean) ** 2
         assert abs(squares.mean() - law.var) <= 5 * squares.std() / math.sqrt(len(logs))
-
-
-class TestOneInput:
-    """A batch of one, which needs no factor: units are lanes and go by in pieces."""
-
-    @pytest.mark.parametrize(
-        ("widths", "shape"),
-        [
-            *(([255] * 4, shape) for shape in [(), *SHAPES]),
-            ([256, 512, 272, 31], ()),
-            ([4113, 4113, 30, 4113], (None, [0.5, None, None])),
-            ([30, 4113, 20, 4113], (["rms", None, "layer"], None)),
-        ],
-    )
-    def test_pieces(self, every_isa, rng, dtype, widths, shape):
-        """Every statistic of every state and gradient, around a block of values and a piece."""
-        x = rng.normal(0.2, 0.6, size=(1, widths[0])).astype(dtype)
-        stds = [1 / math.sqrt(n) for n in widths]
-        laws = [(stds[0], 0.2, 0.0), (2 * stds[1], 0.5, -0.3), (stds[2], None, None)]
-        case = x, widths, ["tanh", "relu", "gelu"], laws, *shape
-        chain, others = drawn_for(*case, backward=True)
-        forward, backward = reference.gram_arrays(*chain, *others)
-        want = np.array([
-            [plain_moments(a) for a in (h, after, dx, dh)]
-            for (h, _, after), (dx, dh, _) in zip(forward, backward, strict=True)
-        ])  # fmt: skip
-        want[:, 0, SATURATED] = [np.sum(np.abs(slope) < 0.05) for _, slope, _ in forward]
-        spec = gram_spec(*case, backward=True)
-        answers = [run_gram(kernels, spec, STREAMS) for kernels in every_isa]
-        for states, gradients in answers:
-            assert same_bits(states, answers[0][0])
-            assert same_bits(gradients, answers[0][1])
-        got = np.concatenate([states[0], gradients[0, :, :2]], axis=1)
-        assert_close(got, want, dtype)
-        size = np.sqrt(want[..., M2] / want[..., COUNT])
-        tolerance = 1e-3 if dtype == "float32" else 1e-9
-        allowed = tolerance * want[..., COUNT] * size**3
-        assert np.all(np.abs(got[..., M3] - want[..., M3]) <= allowed)
-        np.testing.assert_allclose(got[..., M4], want[..., M4], rtol=tolerance)
-        np.testing.assert_array_equal(got[..., [WITHIN, OVERFLOWS]], 0)
-        np.testing.assert_array_equal(got[..., DEAD], got[..., ZEROS])
-        weights = [dw.size for _, _, dw in backward], [np.sum(dw**2) for _, _, dw in backward]
-        np.testing.assert_allclose(gradients[0, :, 2, [COUNT, M2]], weights, rtol=tolerance)
-        forward_alone, _ = run_gram(every_isa[0], gram_spec(*case))
-        assert same_bits(forward_alone, answers[0][0])
-
-    def test_many_units_are_their_draw(self, every_isa):
-        """h is the draw of N(μ, σ²|x|² + β²) from the layer's stream, to a rounding."""
-        n, std = 20001, math.sqrt(0.25 * 5 + 0.04)
-        spec = gram_spec(np.ones((1, 5)), [5, n], ["linear"], [(0.5, 0.2, 0.3)])
-        for kernels in every_isa:
-            h = normal(kernels, n, seed=5, stream=10, scale=std, shift=0.3, dtype="float64")
-            states, _ = run_gram(kernels, spec)
-            got = dict(zip(FIELDS, states[0, 0, 0], strict=True))
-            assert got["mean"] == pytest.approx(h.mean(), abs=1e-14)
-            assert got["m2"] == pytest.approx(np.sum((h - h.mean()) ** 2), rel=1e-13)
-            assert got["abs_max"] == pytest.approx(np.abs(h).max(), rel=1e-14)
-
-    def test_the_layer_norm_of_a_constant_is_zero(self, kernels, dtype):
-        """Of units that are all tanh(μ), exactly, and no gradient passes it."""
-        x, n = np.ones((1, 7), dtype), 5000
-        laws = [(0.0, 0.0, 0.3), (1.0, None, None), (1.0, None, None)]
-        case = x, [7, n, n, 50], ["tanh", "linear", "linear"], laws, [None, "layer", "rms"], None
-        states, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS)
-        assert np.all(states[0, 1:, :, ZEROS] == states[0, 1:, :, COUNT])
-        assert np.all(gradients[0, :2, :2, ZEROS] == gradients[0, :2, :2, COUNT])
-        assert np.all(gradients[0, :, 2, M2] == 0)
-        assert np.all(gradients[0, 2, :2, M2] > 0)
-
-    @pytest.mark.parametrize(("n", "kind"), [(1, "rms"), (1, "layer"), (2, "layer")])
-    def test_no_gradient_passes_the_norm_of_few(self, kernels, rng, n, kind):
-        """x̂ is ±1 whatever x is; in float32 that is exact, as it is of many inputs."""
-        for batch in (1, 2):
-            x = rng.normal(size=(batch, n)).astype(np.float32)
-            case = x, [n, n, 40], ["tanh", "linear"], [(0.7, 0.2, 0.1)] * 2, [None, kind], None
-            _, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS[:2])
-            assert np.all(gradients[0, 0, :2, ZEROS] == batch * n)
-
-    @pytest.mark.parametrize("shape", [(), (["rms", "layer"], [0.5, None])])
-    @pytest.mark.parametrize("value", [np.inf, np.nan])
-    def test_an_input_that_is_not_finite(self, kernels, dtype, value, shape):
-        x = np.ones((1, 300), dtype)
-        x[0, 7] = value
-        case = x, [300] * 3, ["linear"] * 2, [(0.1, None, None)] * 2, *shape
-        states, gradients = run_gram(kernels, gram_spec(*case, backward=True), STREAMS[:2])
-        assert np.all(states[0, ..., NONFINITE] == 300)
-        assert np.all(np.isnan(states[0, ..., WITHIN]))
-        assert np.all(gradients[0, :, 1, NONFINITE] == 300)
-        assert np.all(np.isnan(gradients[0, :, 2, M2]))
-
-    def test_memory_does_not_grow_with_the_width_forward(self, kernels):
-        laws = source(1, 1.0), [source(2, 1.0)], [None]
-        sizes = {
-            kernels.gram_workspace(
-                _core.Chain(
-                    "float32", 0, 1, [n, n], layer_codes(["relu"]), *laws, None,
-                    *architecture(norms, None),
-                )
-            )
-            for n in (1000, 10**6)
-            for norms in (None, ["layer"])
-        }  # fmt: skip
-        assert len(sizes) == 1
-        assert sizes.pop() < 1 << 17
 
 
 class TestKernel:

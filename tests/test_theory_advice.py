@@ -340,6 +340,22 @@ class TestBranches:
         assert result.outcome == "explodes"
         assert "residual" not in result.verdict
 
+    def test_functions_for_weights(self):
+        """No law is known of them: growth beside a multiplier of 0 is, but not with another."""
+        result = ic.propagate(
+            [50] * 9,
+            init=[_eye, *["kaiming_normal"] * 7],
+            residual=[0.0, *[1.0] * 7],
+            trials=20,
+            batch=2,
+        )
+        assert result.outcome == "explodes"
+        assert "residual" not in result.verdict
+
+
+def _eye(seed, trial, layer, shape):
+    return np.eye(*shape)
+
 
 class TestWidths:
     """A gain over √fan_in holds E[h²], one over √fan_out the gradient."""

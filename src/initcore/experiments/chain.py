@@ -18,7 +18,8 @@ from initcore.experiments.chain_arguments import chain_experiment, check_sendabl
 from initcore.experiments.chain_trial import ChainExperiment, WeightFunction
 from initcore.initializers import Initializer
 from initcore.kernels.chain import share_trials
-from initcore.results.chain_record import has_stream, settled
+from initcore.results.chain_record import settled
+from initcore.results.chain_spec import arguments_of_theory
 from initcore.results.comparison import Comparison
 from initcore.results.exact import ExactRecord
 from initcore.results.propagation import Propagation
@@ -206,25 +207,21 @@ def _propagate(
 ) -> Propagation:
     threads = resolve_threads(threads)
     check_running(executor, progress)
-    known = ("widths", "activation", "bias", "norm", "residual", "x", "batch", "correlation")
-    predicted = theory.predict(
-        **{name: experiment.spec[name] for name in known},
-        init=list(experiment.inits),
-        backward=experiment.backward,
-    )
+    spec = experiment.spec
+    # A specification has the names of functions, which no initializers are.
+    known = {**arguments_of_theory(spec), "init": list(experiment.inits)}
+    predicted = theory.predict(**known, backward=experiment.backward)
     record: ExactRecord | None = None
     for stage in _stages(trials, rtol):
         report = _after(progress, len(trials[: stage.start - trials.start]), len(trials))
         part = _run(experiment, stage, threads, executor, report)
         record = part if record is None else record + part
         held = range(trials.start, stage.stop)
-        n_layers = len(experiment.inits)
-        kind = {"backward": experiment.backward, "stream": has_stream(experiment.spec)}
-        if rtol is not None and settled(record, n_layers, rtol, **kind):
+        if rtol is not None and settled(spec, record, rtol):
             break
     assert record is not None
     return Propagation(
-        spec=experiment.spec,
+        spec=spec,
         seed=experiment.seed,
         trials=(held,),
         record=record,

@@ -116,7 +116,7 @@ class ChainExperiment:
                 sum(self.widths) * lanes * (lanes * 3e-11 + 1e-9)
                 + len(self.widths) * (1e-6 + self.batch**3 * 1e-10)
             )
-        pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        pairs = list(pairwise(self.widths))
         weights = sum(n_in * n_out for n_in, n_out in pairs)
         outputs = sum(self.widths) * lanes
         passes = 3 if self.backward else 1  # the products; what is drawn twice is not told apart
@@ -135,7 +135,7 @@ class ChainExperiment:
         Raises Cancelled between two of them once ``cancel[0]`` is set: a function may be slow.
         """
         weight = "gram" if self.method == "gram" else "weight"
-        pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        pairs = list(pairwise(self.widths))
         common = math.sqrt(self.correlation)
 
         @cache  # most layers are alike

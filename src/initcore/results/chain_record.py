@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from initcore.results.arithmetic import portable_log
+from initcore.results.chain_spec import depth
 from initcore.results.exact import Accumulator, ExactRecord
 from initcore.results.exact_sum import ExactSum
 from initcore.results.layers import AVERAGED, ChainLayers, LayerStats
@@ -96,31 +97,36 @@ def has_stream(spec: Mapping[str, Any]) -> bool:
     return spec["norm"] is not None or spec["residual"] is not None
 
 
-def settled(
-    record: ExactRecord, n_layers: int, rtol: float, *, backward: bool, stream: bool
-) -> bool:
+def settled(spec: Mapping[str, Any], record: ExactRecord, rtol: float) -> bool:
     """Whether the standard error of the last second moment that is judged, and of the gradient's,
     is at most ``rtol`` of its mean."""
-    for direction in directions(backward, stream):
-        last = direction.order(n_layers)[-1]
-        one = second_moment(record, n_layers, direction.side, last)
+    n = depth(spec)
+    for direction in directions(spec["backward"], has_stream(spec)):
+        one = second_moment(record, n, direction.side, direction.order(n)[-1])
         if not one.standard_error() <= rtol * one.mean():
             return False
     return True
+
+
+def crossed(n_layers: int, backward: bool, stream: bool) -> list[tuple[int, int]]:
+    """Of each direction, the columns whose products the record of a chain keeps: the second moments
+    between which a factor is fitted."""
+    pairs = []
+    for direction in directions(backward, stream):
+        order = direction.order(n_layers)
+        first, last = (
+            column_of(n_layers, direction.side, "second_moment", layer)
+            for layer in (order[middle(n_layers) - 1], order[-1])
+        )
+        pairs.append((first, last))
+    return pairs
 
 
 class ChainAccumulator(Accumulator):
     """Takes the states of a chain's trials in; ``stream`` is what ``has_stream`` says of it."""
 
     def __init__(self, n_layers: int, *, backward: bool = False, stream: bool = False) -> None:
-        pairs = []
-        for direction in directions(backward, stream):
-            order = direction.order(n_layers)
-            ends = (order[middle(n_layers) - 1], order[-1])
-            first, last = (
-                column_of(n_layers, direction.side, "second_moment", layer) for layer in ends
-            )
-            pairs.append((first, last))
+        pairs = crossed(n_layers, backward, stream)
         n_columns, n_maxima, n_histograms = record_sizes(n_layers, backward)
         super().__init__(n_columns, n_maxima, *pairs, n_histograms=n_histograms)
 

@@ -15,6 +15,14 @@ from initcore.specifications import finite_number
 # What a chain computes in, and how its trials are drawn.
 DTYPES = ("float32", "float64")
 METHODS = ("dense", "gram")
+_OF_THEORY = (
+    "widths", "activation", "init", "bias", "norm", "residual", "x", "batch", "correlation",
+)  # fmt: skip
+
+
+def arguments_of_theory(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that ``theory.predict`` takes."""
+    return {name: spec[name] for name in _OF_THEORY}
 
 
 def depth(spec: Mapping[str, Any]) -> int:

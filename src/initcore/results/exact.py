@@ -131,8 +131,7 @@ class ExactRecord(Record):
         """The number of trials; ValueError where the columns disagree."""
         counts = {column.finite + column.nonfinite for column in self.columns}
         counts |= {
-            dead + overflowed + sum(count for _, count in bins)
-            for dead, overflowed, bins, *_ in self.histograms
+            counted.dead + counted.overflowed + counted.finite for counted in self.histograms
         }
         if len(counts) != 1:
             raise ValueError(f"columns of {sorted(counts)} trials")
@@ -148,7 +147,7 @@ class Accumulator:
         """``pairs`` are those of columns whose products are summed."""
         self._sums = np.zeros((n_columns, _core.EXACT_WORDS), np.int64)
         self._maxima = np.full(n_maxima, np.nan)
-        self.pairs = pairs
+        self._pairs = pairs
         self._cross = [(0, 0)] * len(pairs)
         # Where a logarithm fell: the number of its bin, −∞ of 0, ∞ of what is not finite.
         self._counts: list[Counter[float]] = [Counter() for _ in range(n_histograms)]
@@ -169,7 +168,7 @@ class Accumulator:
         """Add trials: float64 (trials, columns) to average, (trials, maxima) to maximise."""
         _core.default().exact_add(self._sums, np.ascontiguousarray(table))
         self._maxima = np.fmax(self._maxima, np.fmax.reduce(maxima, initial=np.nan))
-        for i, pair in enumerate(self.pairs):
+        for i, pair in enumerate(self._pairs):
             x, y = (table[:, column] for column in pair)
             both = np.isfinite(x) & np.isfinite(y)
             count, products = self._cross[i]

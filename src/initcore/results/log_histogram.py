@@ -46,6 +46,11 @@ class LogHistogram(NamedTuple):
             self.fourths + other.fourths,
         )
 
+    @property
+    def finite(self) -> int:
+        """The number of finite values."""
+        return sum(count for _, count in self.bins)
+
     def quantiles(self, fractions: Sequence[float]) -> list[float]:
         """Those of the finite values, as if the values of a bin were spread evenly over it; NaN
         where there are none."""
@@ -64,7 +69,7 @@ class LogHistogram(NamedTuple):
         at p ± √(p(1 − p)/n), the standard deviation of the share of n values that lie below the
         law's p-quantile (Woodruff 1952). NaN where that reaches 0 or 1: of a single value, and in
         tails of few."""
-        n = sum(count for _, count in self.bins)
+        n = self.finite
         steps = [math.sqrt(p * (1 - p) / n) if n else math.inf for p in fractions]
         ends = [
             (p - step, p + step) if step < min(p, 1 - p) else (math.nan, math.nan)
@@ -92,7 +97,7 @@ class LogHistogram(NamedTuple):
     def check(self, sums: ExactSum) -> None:
         """ValueError for numbers of other values than those whose sums are ``sums``, or of none."""
         n, (a, b, c, d) = sums.finite, self._power_sums(sums)
-        if n != sum(count for _, count in self.bins):
+        if n != self.finite:
             raise ValueError(f"bins {self.bins} of {n} logarithms")
         # Of n values the matrix of the moments of 1, x and x² has no negative eigenvalue.
         determinant = n * (b * d - c * c) - a * (a * d - b * c) + b * (a * c - b * b)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,16 +27,16 @@ from initcore.streams import check_seed
 
 
 @dataclass(frozen=True, eq=False)
-class Saved(Record):
+class Saved(Record, ABC):
     """A record with a file format: its name and version, and how `_read` makes the record of it."""
 
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int] = 1
 
     @classmethod
+    @abstractmethod
     def _read(cls, data: Mapping[str, Any]) -> Self:
         """The record of the data; one of DAMAGED where that breaks the format."""
-        raise NotImplementedError
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -108,9 +109,9 @@ class MonteCarlo(Saved):
             raise ValueError(f"trial must be one of {trials_text(self.trials)}; got {trial}")
         return trial
 
+    @abstractmethod
     def _check(self) -> None:
         """One of DAMAGED for a specification that could not have been run, or another's sums."""
-        raise NotImplementedError
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> Self:

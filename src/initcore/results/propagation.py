@@ -22,9 +22,9 @@ from initcore.results.chain_record import (
     GRAD_WEIGHT,
     POST,
     PRE,
-    ChainAccumulator,
     Direction,
     column_of,
+    crossed,
     directions,
     has_stream,
     record_sizes,
@@ -115,7 +115,7 @@ class Propagation(MonteCarlo):
             return NotImplemented
         if self.functions and other.functions and self.functions != other.functions:
             raise ValueError(
-                f"results with different init cannot be added: {listed(self.spec['init'])} is the "
+                f"results with different init cannot be added: {self.label} is the "
                 "name of different functions"
             )
         source = self if self.functions else other
@@ -404,10 +404,10 @@ class Propagation(MonteCarlo):
         sizes = tuple(map(len, kept))
         if sizes != record_sizes(self.n_layers, backward):
             raise ValueError("{} columns, {} maxima, {} histograms".format(*sizes))
-        if len(self.record.cross) != 1 + backward:
+        pairs = crossed(self.n_layers, backward, has_stream(self.spec))
+        if len(self.record.cross) != len(pairs):
             raise ValueError(f"{len(self.record.cross)} sums of products")
-        sums = ChainAccumulator(self.n_layers, backward=backward, stream=has_stream(self.spec))
-        self.record.check_cross(sums.pairs)
+        self.record.check_cross(pairs)
         for i, counted in enumerate(self.record.histograms):
             side, layer = divmod(i, self.n_layers)
             counted.check(

@@ -38,7 +38,11 @@ class Judgement(NamedTuple):
     outcome: str
     words: str
     caution: str = ""
-    fails: bool = False  # the signal does not hold, and what would may follow the words
+
+    @property
+    def fails(self) -> bool:
+        """The signal does not hold, and what would may follow the words."""
+        return self.outcome not in ("holds", "undecided")
 
 
 def judgement(
@@ -49,7 +53,8 @@ def judgement(
     factor: Factor | None,
 ) -> Judgement:
     """What became of the signal in one direction."""
-    n, path = depth(spec), direction.order(depth(spec))
+    n = depth(spec)
+    path = direction.order(n)
     before = f", {direction.quantity} {factor} before" if factor else ""
     overflow = _first_overflow(record, n, direction)
     if overflow is not None:
@@ -60,17 +65,17 @@ def judgement(
         # squares of float32 do not overflow float64
         alone = spec["dtype"] == "float64" and not any(share > 0 for share in entries)
         what = " in the second moment alone" if alone else ""
-        return Judgement("overflows", f" {of}{what}{before}", fails=True)
+        return Judgement("overflows", f" {of}{what}{before}")
     zeros = [record.maxima[direction.side * n + layer - 1] == 0 for layer in path]
     if zeros[-1]:
         alive = [step for step, zero in enumerate(zeros) if not zero]
         layer = path[alive[-1] + 1 if alive else 0]
-        return Judgement("vanishes", f": exactly 0 from layer {layer}{before}", fails=True)
+        return Judgement("vanishes", f": exactly 0 from layer {layer}{before}")
     saturation = None if direction.down else _saturation(spec, layers.pre)
     if saturation is not None:
         layer, share = saturation
         where = f"in {100 * share:.0f} % of layer {layer}"
-        return Judgement("saturates", f": |φ′| < 0.05 max|φ′| {where}", fails=True)
+        return Judgement("saturates", f": |φ′| < 0.05 max|φ′| {where}")
     end = second_moment(record, n, direction.side, path[-1])
     size = f"{plus_minus(end.mean(), end.standard_error())} at layer {path[-1]}"
     if factor is None:
@@ -89,7 +94,7 @@ def judgement(
     if carried and abs(math.log(factor.value)) < math.log(_GROSS_FACTOR):
         few = f"about {end.effective:.0f} of {end.finite} trials carry the mean"
         return Judgement("undecided", f"{words}; {few}, more trials would say it better")
-    return Judgement("decays" if factor.value < 1 else "explodes", words, caution, fails=True)
+    return Judgement("decays" if factor.value < 1 else "explodes", words, caution)
 
 
 def alike(pre: LayerStats) -> str:

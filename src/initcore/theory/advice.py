@@ -17,7 +17,13 @@ from initcore.gains import gain
 from initcore.initializers import initializer
 from initcore.quadrature import gaussian_mean
 from initcore.results.chain_record import Direction, statistics_of
-from initcore.results.chain_spec import activation_of, depth, per_layer
+from initcore.results.chain_spec import (
+    activation_of,
+    arguments_of_theory,
+    depth,
+    is_function_name,
+    per_layer,
+)
 from initcore.results.factor import Factor
 from initcore.results.layers import ChainLayers
 from initcore.results.records import Array
@@ -269,15 +275,16 @@ def _multiplier(spec: Mapping[str, Any], direction: Direction) -> str:
     other, and what 1/sqrt(L) would leave of its growth."""
     n = depth(spec)
     present = [per_layer(spec["residual"], i) for i in range(n)]
-    if None in present:
+    inits = {per_layer(spec["init"], i) for i in range(n)}
+    if None in present or any(map(is_function_name, inits)):
         return ""
-    known = {k: v for k, v in spec.items() if k not in ("dtype", "method", "backward", "residual")}
+    known = arguments_of_theory(spec)
     if spec["x"] is None:
         known["batch"] = 1  # no cosine is asked for
 
     @cache
     def growth(multiplier: float) -> float:
-        found = predict(**known, residual=multiplier, backward=direction.down)
+        found = predict(**{**known, "residual": multiplier}, backward=direction.down)
         bottom, top = statistics_of(found, direction.side).second_moment[[0, -1]]
         return float(bottom / top if direction.down else top / bottom)
 
