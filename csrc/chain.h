@@ -39,6 +39,12 @@ static inline size_t chain_part(size_t n, size_t most, size_t multiple) {
   const size_t parts = (n + most - 1) / most;
   return parts ? chain_round_up((n + parts - 1) / parts, multiple) : 0;
 }
+
+/* Moments (2) of a layer before its first unit. */
+static void chain_begin(const ic_layer *layer, ic_moments *moments) {
+  memset(moments, 0, 2 * sizeof *moments);
+  if (layer->saturation != layer->saturation) moments[0].saturated = layer->saturation;
+}
 #endif
 
 /* Between panels of n features lies one line of padding: a unit's panels would otherwise be a
@@ -436,10 +442,7 @@ static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_
   real *slope = c->backward ? R(chain_slope)(c, plan, shared, l + 1) : NULL;
   real *slab = R(chain_aligned)(own), *bias_slab = slab + plan->bias;
   real *kept = R(chain_kept)(c, plan, shared, l);
-  if (moments) {
-    memset(moments, 0, 2 * sizeof *moments);
-    if (layer->saturation != layer->saturation) moments[0].saturated = layer->saturation;
-  }
+  if (moments) chain_begin(layer, moments);
 
   const size_t most = R(chain_slab_most)(n_in, batch);
   const size_t slab_rows = chain_part(last - first, most, IC_TILE_ROWS);

@@ -324,10 +324,7 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     panel = R(chain_panel)(layer->n_out);
     const int added = l + 1 < n_layers && !layer[1].norm; /* to the next Gram matrix, while hot */
     if (added) memset(gram, 0, plan->gram * sizeof *gram);
-    if (found) {
-      memset(found, 0, 2 * sizeof *found);
-      if (layer->saturation != layer->saturation) found[0].saturated = layer->saturation;
-    }
+    if (found) chain_begin(layer, found);
     for (size_t o = 0; o < layer->n_out; o += plan->rows) {
       if (*cancel) return 0;
       const size_t rows = layer->n_out - o < plan->rows ? layer->n_out - o : plan->rows;

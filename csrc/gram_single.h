@@ -213,8 +213,7 @@ static int R(single_forward)(const ic_kernels *k, const ic_chain *c,
     if (c->backward) rows[l] = row;
     state = R(single_state)(c, plan, base, l + 1);
     if (c->backward) slope = state + (plan->slopes - plan->states);
-    memset(found, 0, sizeof found);
-    if (layer->saturation != layer->saturation) found[0].saturated = layer->saturation;
+    chain_begin(layer, found);
     n = layer->n_out;
     for (size_t o = 0; o < n; o += count) {
       if (*cancel) return 0;
