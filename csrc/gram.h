@@ -513,12 +513,12 @@ static int R(gram)(const ic_kernels *k, const ic_chain *c, const uint64_t *gradi
                    uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
                    void *workspace, const volatile int32_t *cancel) {
   const ic_fpmode mode = fpmode_enter();
-  const R(gram_layout) plan = R(gram_plan)(c);
   real *base = R(chain_aligned)(workspace);
   int finished;
   if (c->batch == 1) {
     finished = R(single)(k, c, gradient_streams, trial, input, moments, gradients, base, cancel);
   } else {
+    const R(gram_layout) plan = R(gram_plan)(c);
     finished = R(gram_forward)(k, c, &plan, trial, input, moments, (char *)base, cancel);
     if (finished && c->backward)
       finished = R(gram_backward)(k, c, &plan, gradient_streams, trial, gradients, (char *)base,
