@@ -494,7 +494,8 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
         }
       gradients[3 * l + 1].cosine = gram_cosine(gram, plan->gram_panel, batch, DOUBLES(rest));
       gradients[3 * l + 2].count = (double)n_in * (double)n_out;
-      gradients[3 * l + 2].m2 = trace > 0 || trace != trace ? trace : 0;
+      gradients[3 * l + 2].m2 = trace;
+      clip_square(gradients + 3 * l + 2);
     }
     if (l && !R(gram_inputs)(k, c, plan, gradient_streams[l], trial, l,
                              gradients ? gradients + 3 * (l - 1) : NULL, base, cancel))

@@ -311,9 +311,8 @@ static int R(single_backward)(const ic_kernels *k, const ic_chain *c,
     if (!gradients) continue;
     ic_moments *to = gradients + 3 * (l - 1);
     for (int i = 0; i < 2; i++) to[i] = single_moments(found[i]);
-    memset(to + 2, 0, sizeof *to);
-    to[2].count = (double)below->n_in * (double)n;
-    to[2].m2 = square * rows[l - 1].square;
+    to[2] = (ic_moments){.count = (double)below->n_in * (double)n,
+                         .m2 = square * rows[l - 1].square};
   }
   return 1;
 }
