@@ -56,11 +56,10 @@ static int R(backward_inputs)(const ic_kernels *k, const ic_chain *c, uint64_t t
   for (size_t p = 0; p < panels; p++)
     memset(dx + p * panel + 16 * first, 0, 16 * columns * sizeof(real));
   const size_t most = IC_SLAB_BYTES / sizeof(real) / stride / 16 * 16; /* prefetched by 16 */
-  const size_t blocks = (n_out + most - 1) / most;
-  const size_t equal = blocks ? chain_round_up((n_out + blocks - 1) / blocks, 16) : 0;
-  for (size_t o = 0; o < n_out; o += equal) {
+  const size_t block = chain_part(n_out, most, 16);
+  for (size_t o = 0; o < n_out; o += block) {
     if (*cancel) return 0;
-    const size_t rows = n_out - o < equal ? n_out - o : equal;
+    const size_t rows = n_out - o < block ? n_out - o : block;
     const real *from = stored ? stored + (ptrdiff_t)o * stored_stride + first : NULL;
     for (size_t r = 0; r < rows; r++) {
       real *to = slab + r * stride;
@@ -222,10 +221,9 @@ static int R(backward_range)(const ic_kernels *k, const ic_chain *c, const R(cha
   if (moments) memset(moments, 0, 2 * sizeof *moments);
   if (weight) memset(weight, 0, sizeof *weight);
   int finished = 1;
-  const size_t most = R(strip_columns)(c->batch), strips = (last - first + most - 1) / most;
-  const size_t equal = strips ? chain_round_up((last - first + strips - 1) / strips, 16) : 0;
-  for (size_t i = first; i < last && (l || d_input) && finished; i += equal) {
-    const size_t columns = last - i < equal ? last - i : equal;
+  const size_t strip = chain_part(last - first, R(strip_columns)(c->batch), 16);
+  for (size_t i = first; i < last && (l || d_input) && finished; i += strip) {
+    const size_t columns = last - i < strip ? last - i : strip;
     finished = R(backward_inputs)(k, c, trial, l, i, columns, kept, dh, dx, slab, cancel);
     if (!finished || layer->norm) continue;
     if (layer->residual) R(backward_skip)(c, plan, l, i, i + columns, shared);

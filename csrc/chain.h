@@ -32,6 +32,19 @@ enum { IC_LINE_BYTES = 64 };
 static inline size_t chain_round_up(size_t n, size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
+
+/* Of n in as few parts of at most `most` as will do, as equal as can be, the size of one: a
+ * multiple of `multiple`, as `most` is. */
+static inline size_t chain_part(size_t n, size_t most, size_t multiple) {
+  const size_t parts = (n + most - 1) / most;
+  return parts ? chain_round_up((n + parts - 1) / parts, multiple) : 0;
+}
+
+/* Moments (2) of a layer before its first unit. */
+static void chain_begin(const ic_layer *layer, ic_moments *moments) {
+  memset(moments, 0, 2 * sizeof *moments);
+  if (layer->saturation != layer->saturation) moments[0].saturated = layer->saturation;
+}
 #endif
 
 /* Between panels of n features lies one line of padding: a unit's panels would otherwise be a
@@ -429,15 +442,10 @@ static int R(chain_range)(const ic_kernels *k, const ic_chain *c, const R(chain_
   real *slope = c->backward ? R(chain_slope)(c, plan, shared, l + 1) : NULL;
   real *slab = R(chain_aligned)(own), *bias_slab = slab + plan->bias;
   real *kept = R(chain_kept)(c, plan, shared, l);
-  if (moments) {
-    memset(moments, 0, 2 * sizeof *moments);
-    if (layer->saturation != layer->saturation) moments[0].saturated = layer->saturation;
-  }
+  if (moments) chain_begin(layer, moments);
 
-  /* equal slabs */
-  const size_t most = R(chain_slab_most)(n_in, batch), slabs = (last - first + most - 1) / most;
-  const size_t equal = slabs ? (last - first + slabs - 1) / slabs : 0;
-  const size_t slab_rows = chain_round_up(equal, IC_TILE_ROWS);
+  const size_t most = R(chain_slab_most)(n_in, batch);
+  const size_t slab_rows = chain_part(last - first, most, IC_TILE_ROWS);
   size_t o = first;
   for (; o < last && !*cancel; o += slab_rows) {
     const size_t rows = last - o < slab_rows ? last - o : slab_rows;

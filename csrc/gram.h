@@ -324,10 +324,7 @@ static int R(gram_forward)(const ic_kernels *k, const ic_chain *c, const R(gram_
     panel = R(chain_panel)(layer->n_out);
     const int added = l + 1 < n_layers && !layer[1].norm; /* to the next Gram matrix, while hot */
     if (added) memset(gram, 0, plan->gram * sizeof *gram);
-    if (found) {
-      memset(found, 0, 2 * sizeof *found);
-      if (layer->saturation != layer->saturation) found[0].saturated = layer->saturation;
-    }
+    if (found) chain_begin(layer, found);
     for (size_t o = 0; o < layer->n_out; o += plan->rows) {
       if (*cancel) return 0;
       const size_t rows = layer->n_out - o < plan->rows ? layer->n_out - o : plan->rows;
@@ -497,7 +494,8 @@ static int R(gram_backward)(const ic_kernels *k, const ic_chain *c, const R(gram
         }
       gradients[3 * l + 1].cosine = gram_cosine(gram, plan->gram_panel, batch, DOUBLES(rest));
       gradients[3 * l + 2].count = (double)n_in * (double)n_out;
-      gradients[3 * l + 2].m2 = trace > 0 || trace != trace ? trace : 0;
+      gradients[3 * l + 2].m2 = trace;
+      clip_square(gradients + 3 * l + 2);
     }
     if (l && !R(gram_inputs)(k, c, plan, gradient_streams[l], trial, l,
                              gradients ? gradients + 3 * (l - 1) : NULL, base, cancel))
@@ -516,12 +514,12 @@ static int R(gram)(const ic_kernels *k, const ic_chain *c, const uint64_t *gradi
                    uint64_t trial, ic_moments *input, ic_moments *moments, ic_moments *gradients,
                    void *workspace, const volatile int32_t *cancel) {
   const ic_fpmode mode = fpmode_enter();
-  const R(gram_layout) plan = R(gram_plan)(c);
   real *base = R(chain_aligned)(workspace);
   int finished;
   if (c->batch == 1) {
     finished = R(single)(k, c, gradient_streams, trial, input, moments, gradients, base, cancel);
   } else {
+    const R(gram_layout) plan = R(gram_plan)(c);
     finished = R(gram_forward)(k, c, &plan, trial, input, moments, (char *)base, cancel);
     if (finished && c->backward)
       finished = R(gram_backward)(k, c, &plan, gradient_streams, trial, gradients, (char *)base,

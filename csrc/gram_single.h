@@ -213,8 +213,7 @@ static int R(single_forward)(const ic_kernels *k, const ic_chain *c,
     if (c->backward) rows[l] = row;
     state = R(single_state)(c, plan, base, l + 1);
     if (c->backward) slope = state + (plan->slopes - plan->states);
-    memset(found, 0, sizeof found);
-    if (layer->saturation != layer->saturation) found[0].saturated = layer->saturation;
+    chain_begin(layer, found);
     n = layer->n_out;
     for (size_t o = 0; o < n; o += count) {
       if (*cancel) return 0;
@@ -312,9 +311,8 @@ static int R(single_backward)(const ic_kernels *k, const ic_chain *c,
     if (!gradients) continue;
     ic_moments *to = gradients + 3 * (l - 1);
     for (int i = 0; i < 2; i++) to[i] = single_moments(found[i]);
-    memset(to + 2, 0, sizeof *to);
-    to[2].count = (double)below->n_in * (double)n;
-    to[2].m2 = square * rows[l - 1].square;
+    to[2] = (ic_moments){.count = (double)below->n_in * (double)n,
+                         .m2 = square * rows[l - 1].square};
   }
   return 1;
 }
